@@ -74,11 +74,9 @@ impl Context {
             node_classes: BTreeMap::new(),
             scaled: BTreeSet::new(),
         };
-        let mut kubelets = BTreeMap::new();
-        for object in objects {
-            context.add(object);
-            kubelets.extend(topology::read(object));
-        }
+        let objects: Vec<&Object> = objects.into_iter().collect();
+        objects.iter().for_each(|object| context.add(object));
+        let mut kubelets = topology::kubelets(objects);
         for pool in context.pools.iter_mut().filter(|pool| !pool.grows) {
             pool.kubelet = kubelets.remove(&*pool.node.name);
         }

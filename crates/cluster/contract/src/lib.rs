@@ -56,14 +56,15 @@ use rules::{Breach, Scope};
 pub fn check(object: &Object, context: &Context, settings: &Settings) -> Vec<Finding> {
     let mut scope = Scope { object, context, settings, found: Vec::new() };
     rules::check(&mut scope);
-    let spared = rules::own::spared(object);
-    let kept = scope.found.into_iter().filter(|breach| !spared.contains(&breach.rule));
+    let ignored = rules::own::ignored(object);
+    let kept = scope.found.into_iter().filter(|breach| !ignored.contains(&breach.rule));
     let mut findings: Vec<Finding> = kept
         .filter_map(|breach| {
-            let Breach { rule, field, excerpt, message, remedy, fix } = breach;
+            let Breach { rule, field, excerpt, message, remedy, severity_max, fix } = breach;
+            let severity = settings.severity_of(rule)?;
             Some(Finding {
                 rule,
-                severity: settings.severity_of(rule)?,
+                severity: severity_max.map_or(severity, |most| severity.min(most)),
                 object: object.reference.clone(),
                 field,
                 excerpt,

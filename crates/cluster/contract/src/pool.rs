@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::Lower;
-use berth_kubelet::Kubelet;
 use berth_model::affinity::NodeTerm;
 use berth_model::label::Operator;
 use berth_model::node::Node;
@@ -17,6 +16,7 @@ use k8s_openapi::api::core::v1 as core;
 use serde_json::Value;
 
 use crate::object::{Object, What};
+use crate::topology::NodeKubelet;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
@@ -43,16 +43,10 @@ pub(crate) struct NodeGroup {
     pub(crate) node: Node,
     /// Whether it makes nodes as pods need them, of instances that are not known here.
     pub(crate) grows: bool,
-    /// What the kubelet of such a node does, where that is known.
-    pub(crate) kubelet: Option<KnownKubelet>,
+    /// `None` if the topology is unknown.
+    pub(crate) kubelet: Option<NodeKubelet>,
     /// Labels by which its nodes may differ.
     varied: BTreeMap<Arc<str>, Varied>,
-}
-
-/// A kubelet, and what was said of it: two of which the same was said do the same.
-pub(crate) struct KnownKubelet {
-    pub(crate) kubelet: Kubelet,
-    pub(crate) said: String,
 }
 
 /// Values of a label that nodes of a pool can have.
@@ -191,7 +185,7 @@ fn look(pool: &NodeGroup) -> String {
             }
         })
         .collect();
-    let kubelet = pool.kubelet.as_ref().map(|known| &known.said);
+    let kubelet = pool.kubelet.as_ref().map(|known| known.kind);
     format!("{labels:?} {taints:?} {unschedulable} {amounts:?} {kubelet:?}")
 }
 

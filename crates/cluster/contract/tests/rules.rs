@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_contract::{Context, Finding, Object, RULES, Rule, Settings, check, patch};
+use berth_contract::{Context, Finding, Object, RULES, Rule, Settings, Severity, check, patch};
 use berth_manifest::{Source, read};
 use serde_json::Value;
 
@@ -252,4 +252,28 @@ fn settings_weigh_and_switch_off() {
     assert_eq!(with("{}"), ["BERTH-601 warning"]);
     assert_eq!(with(r#"{ "severity": { "BERTH-601": "error" } }"#), ["BERTH-601 error"]);
     assert_eq!(with(r#"{ "disabled": ["moving-image"] }"#), Vec::<String>::new());
+}
+
+/// A node group of the Cluster Autoscaler that has no nodes has no object either.
+#[test]
+fn a_label_that_no_node_has_is_an_error_only_where_all_groups_are_known() {
+    let node = |labels: Value| {
+        serde_json::json!({ "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": "n1", "labels": labels } })
+    };
+    let pool = serde_json::json!({ "apiVersion": "karpenter.sh/v1", "kind": "NodePool",
+        "metadata": { "name": "gpu" },
+        "spec": { "template": { "metadata": {}, "spec": { "requirements": [] } } } });
+    let pod = serde_json::json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" },
+        "spec": { "nodeSelector": { "accelerator": "h100" },
+                  "containers": [{ "name": "c", "image": "i:1" }] } });
+    let severity = |node: Value| {
+        let found = findings(&[node, pool.clone(), pod.clone()]);
+        let found = found.into_iter().find(|(_, finding)| finding.rule.code == "BERTH-204");
+        found.unwrap().1.severity
+    };
+    let of_pool = severity(node(serde_json::json!({ "karpenter.sh/nodepool": "gpu" })));
+    assert_eq!(of_pool, Severity::Error);
+    let of_group = severity(node(serde_json::json!({ "eks.amazonaws.com/nodegroup": "gpu" })));
+    assert_eq!(of_group, Severity::Warning);
 }

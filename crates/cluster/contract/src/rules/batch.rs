@@ -1,6 +1,4 @@
-//! Work that runs to an end, and priorities.
-//!
-//! Owns the rules on deadlines and on who may evict whom. Must not know quotas.
+//! Rules on batch jobs and priority classes.
 
 use berth_api::FieldPath;
 use berth_api::workload::WorkloadKind;
@@ -17,10 +15,9 @@ pub(crate) static NO_DEADLINE: Rule = Rule {
     name: "no-deadline",
     topic: Topic::Batch,
     severity: Severity::Warning,
-    summary: "Batch work on GPUs has activeDeadlineSeconds.",
-    why: "A job that hangs holds its GPUs for ever, at full price; one that is evicted and starts again \
-          and again does so without end.",
-    remedy: "Set activeDeadlineSeconds to what the work takes at most; on a Job it covers all retries.",
+    summary: "Batch jobs on GPUs have activeDeadlineSeconds.",
+    why: "A job that hangs, or that is evicted and restarted repeatedly, holds GPUs without end.",
+    remedy: "Set activeDeadlineSeconds to the longest expected duration. On a Job it covers all retries.",
     safe_fix: None,
 };
 
@@ -29,11 +26,11 @@ pub(crate) static MAY_PREEMPT: Rule = Rule {
     name: "batch-may-preempt",
     topic: Topic::Batch,
     severity: Severity::Warning,
-    summary: "Batch work has a priority class with preemptionPolicy: Never.",
-    why: "Batch that may preempt evicts other batch, which comes back and waits for its turn to evict: \
-          GPUs are busy with starting over. It may also evict serving of a lower priority.",
-    remedy: "Set preemptionPolicy: Never on the priority class. The field cannot be changed in place: \
-             delete the class and create it again.",
+    summary: "Batch jobs have a priority class with preemptionPolicy: Never.",
+    why: "Preempting batch jobs evict each other, so GPUs spend their time on restarts. They may also \
+          evict serving pods with a lower priority.",
+    remedy: "Set preemptionPolicy: Never on the priority class. The field is immutable: delete the class \
+             and create it again.",
     safe_fix: None,
 };
 
@@ -42,9 +39,9 @@ pub(crate) static UNKNOWN_PRIORITY: Rule = Rule {
     name: "unknown-priority-class",
     topic: Topic::Batch,
     severity: Severity::Warning,
-    summary: "A pod names a priority class that exists.",
-    why: "The API server refuses pods of a class that it does not know; a controller goes on trying, \
-          and only its events say so.",
+    summary: "priorityClassName is a known PriorityClass.",
+    why: "The API server rejects pods with an unknown class. Controllers retry, and only their events \
+          show it.",
     remedy: "Correct the name, or create the PriorityClass first.",
     safe_fix: None,
 };
@@ -58,21 +55,20 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
         Some(class) => {
             let policy = view.template.spec.preemption_policy.as_deref();
             let never = policy.or(class.preemption_policy.as_deref()) == Some("Never");
-            // Where all have the same priority there is nobody to evict.
+            // With equal priorities there is nothing to evict.
             let above_some = classes.values().any(|other| value(other) < value(class));
             if view.work == Work::Batch && view.uses_gpus() && !never && above_some {
-                let message = format!("batch of class {name:?} may evict other pods");
+                let message =
+                    format!("batch pods with priority class {name:?} may evict other pods");
                 scope.add(Breach::new(&MAY_PREEMPT, field, message));
             }
         }
         None if classes.is_empty() || name.is_empty() || name.starts_with("system-") => {}
         None => {
             let known: Vec<&str> = classes.keys().map(String::as_str).take(5).collect();
-            let message = format!("no PriorityClass {name:?} is known");
-            let remedy = format!(
-                "Create the class, or use one that is known, such as {}.",
-                known.join(", ")
-            );
+            let message = format!("unknown PriorityClass {name:?}");
+            let remedy =
+                format!("Create the class, or use a known one, such as {}.", known.join(", "));
             scope.add(Breach::new(&UNKNOWN_PRIORITY, field, message).remedy(remedy));
         }
     }
@@ -93,10 +89,10 @@ fn check_deadline(view: &PodView<'_>, scope: &mut Scope<'_>) {
         Some(job) => job.path.clone().key("activeDeadlineSeconds"),
         None => view.spec_field("activeDeadlineSeconds"),
     };
-    scope.add(Breach::new(&NO_DEADLINE, field, "may hold its GPUs for ever"));
+    scope.add(Breach::new(&NO_DEADLINE, field, "activeDeadlineSeconds is not set"));
 }
 
-/// A class that is batch by its name.
+/// Reports classes that are batch by name.
 pub(crate) fn check_class(class: &PriorityClass, scope: &mut Scope<'_>) {
     let name = class.metadata.name.as_deref().unwrap_or_default();
     let class_of_work = scope.settings.class_rules().by_name(name);
@@ -106,6 +102,6 @@ pub(crate) fn check_class(class: &PriorityClass, scope: &mut Scope<'_>) {
         return;
     }
     let field = FieldPath::root().key("preemptionPolicy");
-    let message = format!("pods of class {name:?} may evict others");
+    let message = format!("pods with priority class {name:?} may evict others");
     scope.add(Breach::new(&MAY_PREEMPT, field, message));
 }

@@ -1,6 +1,4 @@
-//! PodDisruptionBudgets: too few and too strict.
-//!
-//! Owns the rules on budgets. Must not know why pods are evicted.
+//! Rules on PodDisruptionBudgets.
 
 use berth_api::FieldPath;
 use berth_api::workload::WorkloadKind;
@@ -17,9 +15,9 @@ pub(crate) static NO_BUDGET: Rule = Rule {
     name: "no-budget",
     topic: Topic::Serving,
     severity: Severity::Info,
-    summary: "Replicas that serve on GPUs have a PodDisruptionBudget.",
-    why: "Drains, consolidation and preemption may take all replicas at once; a replacement that must \
-          first load its model is no replacement for minutes.",
+    summary: "Serving replicas on GPUs have a PodDisruptionBudget.",
+    why: "Drains, consolidation and preemption may evict all replicas at once, and replacements need \
+          minutes to load their model.",
     remedy: "Add a PodDisruptionBudget with maxUnavailable: 1 that selects the pods.",
     safe_fix: None,
 };
@@ -29,10 +27,10 @@ pub(crate) static BLOCKS_EVICTION: Rule = Rule {
     name: "budget-blocks-eviction",
     topic: Topic::Serving,
     severity: Severity::Warning,
-    summary: "A PodDisruptionBudget leaves room for one eviction.",
-    why: "A budget that allows none stops every drain: nodes cannot be upgraded, Karpenter cannot \
-          consolidate, GPUs cannot be repartitioned, until somebody deletes pods by hand.",
-    remedy: "Allow one: maxUnavailable: 1, with more replicas than one.",
+    summary: "PodDisruptionBudgets allow at least one eviction.",
+    why: "A budget that allows none blocks every drain: nodes cannot be upgraded, Karpenter cannot \
+          consolidate, and GPUs cannot be repartitioned until somebody deletes pods.",
+    remedy: "Set maxUnavailable: 1, with more than one replica.",
     safe_fix: None,
 };
 
@@ -55,12 +53,12 @@ pub(crate) fn check(budget: &PodDisruptionBudget, scope: &mut Scope<'_>) {
     let field = |name: &str| FieldPath::root().key("spec").key(name);
     match &spec.max_unavailable {
         Some(IntOrString::Int(0)) => {
-            let message = "allows no eviction at all";
+            let message = "allows no evictions";
             scope.add(Breach::new(&BLOCKS_EVICTION, field("maxUnavailable"), message));
             return;
         }
         Some(IntOrString::String(text)) if percent(text) == Some(0) => {
-            let message = format!("{text} allows no eviction at all");
+            let message = format!("{text} allows no evictions");
             scope.add(Breach::new(&BLOCKS_EVICTION, field("maxUnavailable"), message));
             return;
         }
@@ -68,7 +66,7 @@ pub(crate) fn check(budget: &PodDisruptionBudget, scope: &mut Scope<'_>) {
     }
     let message = match &spec.min_available {
         Some(IntOrString::String(text)) if percent(text).is_some_and(|part| part >= 100) => {
-            format!("{text} must be available, so none may be evicted")
+            format!("{text} must be available, so no eviction is allowed")
         }
         Some(IntOrString::Int(wanted)) => {
             let Some(copies) = selected(budget, scope) else { return };
@@ -77,7 +75,7 @@ pub(crate) fn check(budget: &PodDisruptionBudget, scope: &mut Scope<'_>) {
                 return;
             }
             format!(
-                "{wanted} must be available, but the selected workloads make only {copies} pods"
+                "{wanted} must be available, but the selected workloads have only {copies} pods"
             )
         }
         _ => return,

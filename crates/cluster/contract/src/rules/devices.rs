@@ -1,6 +1,4 @@
-//! How containers get at GPUs and at the memory they share.
-//!
-//! Owns the rules on environment and volumes. Must not know how many GPUs are right.
+//! Rules on NVIDIA_VISIBLE_DEVICES and shared memory.
 
 use k8s_openapi::api::core::v1 as core;
 
@@ -14,14 +12,12 @@ pub(crate) static VISIBLE_DEVICES: Rule = Rule {
     name: "visible-devices",
     topic: Topic::Requests,
     severity: Severity::Error,
-    summary: "A container does not choose its GPUs by NVIDIA_VISIBLE_DEVICES.",
-    why: "The device plugin sets this variable to the GPUs that a container was given. A pod that \
-          sets it itself takes GPUs that are accounted to others, and out-of-memory errors then hit \
-          whoever had asked properly.",
-    remedy: "Remove the variable and ask for the GPUs under limits.",
+    summary: "Containers do not set NVIDIA_VISIBLE_DEVICES.",
+    why: "The device plugin sets this variable to the GPUs allocated to the container. A pod that \
+          sets it itself uses GPUs that are allocated to other pods, which then run out of memory.",
+    remedy: "Remove the variable and request the GPUs under limits.",
     safe_fix: Some(
-        "Where the container asks for GPUs as well, the variable goes: the device plugin sets it to \
-         what was asked for.",
+        "Removes the variable if the container also requests GPUs: the device plugin sets it.",
     ),
 };
 
@@ -30,12 +26,12 @@ pub(crate) static SMALL_SHM: Rule = Rule {
     name: "small-shm",
     topic: Topic::Requests,
     severity: Severity::Warning,
-    summary: "A container with several GPUs has a memory-backed volume at /dev/shm.",
-    why: "Container runtimes give /dev/shm 64 MiB. NCCL and the data loaders of PyTorch pass tensors \
-          between processes through it, so that multi-GPU work dies with a bus error or falls back \
-          to slower transports.",
-    remedy: "Mount an emptyDir with medium: Memory and a sizeLimit at /dev/shm; it counts as memory of \
-             the pod.",
+    summary: "Containers with several GPUs mount a memory-backed volume at /dev/shm.",
+    why: "Container runtimes limit /dev/shm to 64 MiB. NCCL and PyTorch's data loaders pass tensors \
+          between processes through it, so multi-GPU work fails with a bus error or falls back to \
+          slower transports.",
+    remedy: "Mount an emptyDir with medium: Memory and a sizeLimit at /dev/shm. It counts towards the \
+             pod's memory.",
     safe_fix: None,
 };
 
@@ -44,9 +40,9 @@ pub(crate) static HOST_SHM: Rule = Rule {
     name: "host-shm",
     topic: Topic::Requests,
     severity: Severity::Warning,
-    summary: "A pod does not use the node's own /dev/shm.",
-    why: "What is written to the node's /dev/shm counts as nobody's memory, outlives the pod, and can \
-          be read by every pod that mounts it.",
+    summary: "Pods do not mount the node's /dev/shm.",
+    why: "Data in the node's /dev/shm is not counted as memory of any pod, outlives the pod, and can be \
+          read by every pod that mounts it.",
     remedy: "Use an emptyDir with medium: Memory and a sizeLimit instead of the hostPath.",
     safe_fix: None,
 };
@@ -55,7 +51,7 @@ const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 const SHM: &str = "/dev/shm";
 
 pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
-    // Agents such as the device plugin and the exporter of metrics must see all GPUs.
+    // Agents such as the device plugin and metric exporters must see all GPUs.
     if view.work == Work::System {
         return;
     }
@@ -67,18 +63,18 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
 
 fn check_variable(container: &ContainerView<'_>, view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Some((path, value)) = container.env(VARIABLE) else { return };
-    // These two say that a container is to see none.
+    // These two values hide all GPUs.
     if matches!(value, "none" | "void") || is_from_elsewhere(container) {
         return;
     }
     let asks = view.gpus.iter().any(|ask| ask.container.path == container.path);
     let message = if asks {
-        format!("{VARIABLE}={value:?} overrides the GPUs that the container is given")
+        format!("{VARIABLE}={value:?} overrides the GPUs allocated to the container")
     } else {
-        format!("{VARIABLE}={value:?} takes GPUs that nobody has accounted for")
+        format!("{VARIABLE}={value:?} uses GPUs that are not allocated to the container")
     };
     let breach = Breach::new(&VISIBLE_DEVICES, path.clone(), message);
-    // The last variable takes the list with it.
+    // An empty list would remain.
     let lone = container.spec.env.as_ref().is_some_and(|all| all.len() == 1);
     let path = if lone { container.path.clone().key("env") } else { path };
     scope.add(if asks { breach.fix([Fix::Remove { path }]) } else { breach });
@@ -95,7 +91,7 @@ fn check_shm(view: &PodView<'_>, scope: &mut Scope<'_>) {
     for (index, volume) in volumes() {
         if volume.host_path.as_ref().is_some_and(|host| host.path.trim_end_matches('/') == SHM) {
             let field = view.spec_field("volumes").at(index).key("hostPath");
-            let message = format!("volume {:?} is the node's own {SHM}", volume.name);
+            let message = format!("volume {:?} is the node's {SHM}", volume.name);
             scope.add(Breach::new(&HOST_SHM, field, message));
         }
     }
@@ -107,7 +103,7 @@ fn check_shm(view: &PodView<'_>, scope: &mut Scope<'_>) {
         if !mounts_shm(container) {
             let field = ask.container.path.clone().key("volumeMounts");
             let message = format!(
-                "container {:?} has {} GPUs but only 64 MiB of shared memory",
+                "container {:?} has {} GPUs, but /dev/shm is limited to 64 MiB",
                 container.name,
                 ask.count.unwrap_or(0),
             );

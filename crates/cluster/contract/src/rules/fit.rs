@@ -1,8 +1,6 @@
-//! Whether any place that a pod may go to can hold it.
+//! Rules on whether a pod fits on an empty node, on its NUMA nodes and in its GPUs' memory.
 //!
-//! Owns the rules on nodes, NUMA nodes and GPU memory. What a kubelet refuses comes from its model.
-//! Says something only where everything that the pod may go to is known. Must not know what else
-//! runs there: all places are taken to be empty.
+//! They are silent unless all nodes that the pod may use are known.
 
 use berth_model::mig::{Attribute, Board, Need, ProfileName};
 use berth_model::pod::PodLevelResources;
@@ -20,10 +18,10 @@ pub(crate) static GPU_MEMORY_TOO_SMALL: Rule = Rule {
     name: "gpu-memory-too-small",
     topic: Topic::Requests,
     severity: Severity::Error,
-    summary: "A pod asks for GPUs or slices with the memory that it says it needs.",
-    why: "A model that does not fit dies with an out-of-memory error after minutes of loading, again \
-          at every restart; a need that no GPU can meet leaves the pod pending for ever.",
-    remedy: "Ask for a larger slice or a GPU with more memory, or correct berth.dev/gpu-memory.",
+    summary: "GPUs and slices have the memory that the pod's berth.dev/gpu-memory needs.",
+    why: "A model that does not fit fails with an out-of-memory error after minutes of loading, at \
+          every restart. A pod that needs more than any GPU has stays pending.",
+    remedy: "Request a larger slice or a GPU with more memory, or correct berth.dev/gpu-memory.",
     safe_fix: None,
 };
 
@@ -32,10 +30,11 @@ pub(crate) static GPU_LARGER_THAN_NEED: Rule = Rule {
     name: "gpu-larger-than-need",
     topic: Topic::Requests,
     severity: Severity::Info,
-    summary: "A pod that needs less than half of a GPU's memory does not take the whole GPU.",
+    summary: "Pods that need less than half of a GPU's memory do not request a whole GPU.",
     why: "Small models on whole GPUs are the largest waste in serving clusters. A MIG slice has its \
-          own memory and compute, so that the neighbours do not show in the latency.",
-    remedy: "Leave the GPU out of the limits and let berth.dev/gpu-memory choose, or ask for a slice.",
+          own memory and compute, so other pods on the GPU do not affect its latency.",
+    remedy: "Remove the GPU from the limits, so that Berth chooses by berth.dev/gpu-memory, or request a \
+             slice.",
     safe_fix: None,
 };
 
@@ -44,12 +43,12 @@ pub(crate) static NO_NUMA_NODE: Rule = Rule {
     name: "no-numa-node",
     topic: Topic::Placement,
     severity: Severity::Error,
-    summary: "Some kubelet that a pod may go to would admit it when its node is empty.",
+    summary: "Pods fit on the NUMA nodes of an empty node, as its kubelet's policy requires.",
     why: "A kubelet with a strict topology policy rejects a pod whose CPUs, memory and GPUs do not \
-          fit on one NUMA node, after the scheduler has bound it. Its controller makes another, which \
-          is rejected as well: hundreds of failed pods, none running (TopologyAffinityError).",
-    remedy: "Ask for no more CPUs, memory and GPUs than one NUMA node of the pool has, or use a pool \
-             whose kubelets are less strict.",
+          fit on one NUMA node, after the scheduler has bound it. Its controller creates another, which \
+          is rejected as well: hundreds of failed pods (TopologyAffinityError), none running.",
+    remedy: "Request no more CPUs, memory and GPUs than one NUMA node has, or select nodes with a less \
+             strict topology manager policy.",
     safe_fix: None,
 };
 
@@ -58,10 +57,10 @@ pub(crate) static TOO_LARGE: Rule = Rule {
     name: "too-large",
     topic: Topic::Placement,
     severity: Severity::Error,
-    summary: "Some node that a pod may go to is large enough for it when it is empty.",
-    why: "Such a pod stays pending for ever, and an autoscaler either ignores it or buys nodes that \
-          do not help.",
-    remedy: "Ask for less, split the work over several pods, or let the pod go to larger nodes.",
+    summary: "Pods fit on an empty node.",
+    why: "Such a pod stays pending, and an autoscaler either ignores it or adds nodes that do not \
+          help.",
+    remedy: "Request less, split the work into several pods, or select larger nodes.",
     safe_fix: None,
 };
 
@@ -102,7 +101,7 @@ fn amount(list: &ResourceList, name: &str) -> Quantity {
 
 fn fits(pool: &NodeGroup, asked: &ResourceList) -> bool {
     let room = &pool.node.allocatable;
-    // A node that is written down without its CPUs is not one without CPUs.
+    // A Node in a manifest may lack its CPUs and memory.
     let counted = |name: &str| room.contains_key(name) || name.contains('/');
     asked
         .iter()
@@ -115,17 +114,17 @@ fn shortage(places: &[&NodeGroup], asked: &ResourceList) -> String {
         let most = places.iter().map(|pool| amount(&pool.node.allocatable, name.as_str())).max();
         if let Some(most) = most.filter(|most| most < quantity) {
             return format!(
-                "asks for {quantity} of {name}, but the most that a matching node has is {most}"
+                "requests {quantity} of {name}, but the largest matching node has {most}"
             );
         }
     }
-    "no matching node has everything that is asked for at once".to_owned()
+    "no matching node has all requested resources at once".to_owned()
 }
 
 fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&NodeGroup], scope: &mut Scope<'_>) {
     let mut refused = Vec::new();
     for pool in places {
-        let Some(kubelet) = pool.kubelet.as_ref().map(|known| &known.kubelet) else { return };
+        let Some(kubelet) = pool.kubelet.as_ref().map(|known| &*known.kubelet) else { return };
         let Ok(demand) = kubelet.demand(&spec.pod) else { return };
         if kubelet.would_admit(&demand).admits() {
             return;
@@ -138,10 +137,10 @@ fn check_numa(view: &PodView<'_>, spec: &PodSpec, places: &[&NodeGroup], scope: 
     let mut asked = vec![format!("{} CPUs", total.cpus)];
     asked.extend(total.devices().iter().map(|(name, count)| format!("{count} {name}")));
     let who = match places {
-        [pool] if pool.count() == 1 => format!("the kubelet of {} does not admit", pool.name),
+        [pool] if pool.count() == 1 => format!("the kubelet of {} would reject", pool.name),
         _ => {
             let nodes: usize = places.iter().map(|pool| pool.count()).sum();
-            format!("none of the kubelets of {nodes} matching nodes admits")
+            format!("the kubelets of all {nodes} matching nodes would reject")
         }
     };
     let message = format!(
@@ -166,11 +165,11 @@ fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&NodeGroup], scope
     let need = bytes(need_bytes);
     for ask in &view.gpus {
         let Ok(profile) = ProfileName::from_resource(ask.resource) else { continue };
-        // The driver keeps some of what the name says, so this is the most that can be in it.
+        // An upper bound, because the driver reserves some.
         let most_bytes = u64::from(profile.gb) * GIB;
         if need_bytes > most_bytes {
             let message =
-                format!("{need} do not fit into {} ({})", ask.resource, bytes(most_bytes));
+                format!("{need} does not fit into {} ({})", ask.resource, bytes(most_bytes));
             scope.add(Breach::new(&GPU_MEMORY_TOO_SMALL, field, message));
             return;
         }
@@ -184,7 +183,7 @@ fn check_memory(view: &PodView<'_>, spec: &PodSpec, places: &[&NodeGroup], scope
     };
     if need_bytes > most.saturating_mul(MIB) {
         let message = format!(
-            "{need} are more than any GPU of the matching nodes has ({})",
+            "{need} exceeds the memory of every GPU of the matching nodes ({})",
             bytes(most.saturating_mul(MIB)),
         );
         scope.add(Breach::new(&GPU_MEMORY_TOO_SMALL, field, message));
@@ -212,7 +211,7 @@ fn check_waste(need_bytes: u64, places: &[&NodeGroup], view: &PodView<'_>, scope
     let Some(first) = slices.first() else { return };
     let field = view.annotation_field(berth_api::keys::GPU_MEMORY);
     let message = format!(
-        "{} would do for the {} needed, but a whole GPU is asked for",
+        "requests a whole GPU, but {} is enough for {}",
         first.name().resource(),
         bytes(need_bytes),
     );

@@ -1,6 +1,4 @@
-//! Karpenter's older APIs, which guides still show.
-//!
-//! Owns what changed from v1alpha5 and v1beta1 to v1. Must not know instance types.
+//! Rules on Karpenter's older APIs: changes from v1alpha5 and v1beta1 to v1.
 
 use berth_api::FieldPath;
 use serde_json::{Value, json};
@@ -15,14 +13,14 @@ pub(crate) static OLD_API: Rule = Rule {
     name: "old-karpenter-api",
     topic: Topic::Platform,
     severity: Severity::Error,
-    summary: "Karpenter's objects are of API version v1.",
-    why: "Karpenter 1.1 and later do not serve v1beta1, and Provisioners are gone since 0.33: the object \
-          is refused, or lies in the cluster without effect, and no node is ever made.",
-    remedy: "Write the object in API version v1.",
+    summary: "Karpenter's objects have API version v1.",
+    why: "Karpenter 1.1 and later do not serve v1beta1, and 0.33 removed Provisioners: the object is \
+          rejected or has no effect, and no node is created.",
+    remedy: "Migrate the object to API version v1.",
     safe_fix: Some(
-        "A NodePool of v1beta1 is rewritten where v1 says the same in other words: the version, the \
-         reference to the node class, the names and places of fields. Not where kubelet settings must \
-         move to another object, nor node classes, whose defaults changed.",
+        "Migrates v1beta1 NodePools: the version, nodeClassRef, and renamed and moved fields. Does not \
+         migrate kubelet settings, which move to another object, and node classes, whose defaults \
+         changed.",
     ),
 };
 
@@ -31,13 +29,11 @@ pub(crate) static MOVED_FIELD: Rule = Rule {
     name: "moved-karpenter-field",
     topic: Topic::Platform,
     severity: Severity::Error,
-    summary: "Fields of Karpenter's objects are where v1 has them.",
-    why: "A field that v1 does not know is refused, or dropped without a word where validation is off; \
-          an old annotation protects nothing.",
+    summary: "Karpenter's objects have the fields of v1.",
+    why: "An unknown field is rejected, or dropped silently if validation is off. An old annotation has \
+          no effect.",
     remedy: "Move the field as the message says.",
-    safe_fix: Some(
-        "In objects of v1, fields and annotations that only moved or changed their name are rewritten.",
-    ),
+    safe_fix: Some("Renames and moves fields and annotations in v1 objects."),
 };
 
 const GROUPS: [&str; 3] = ["karpenter.sh", "karpenter.k8s.aws", "karpenter.azure.com"];
@@ -56,7 +52,7 @@ pub(crate) fn check(scope: &mut Scope<'_>) {
                 let breach = Breach::new(
                     &MOVED_FIELD,
                     old.clone(),
-                    format!("Karpenter no longer looks at it; it is {ANNOTATION} now"),
+                    format!("Karpenter ignores it; use {ANNOTATION}"),
                 );
                 let set = Fix::Set { path: new, value: json!(value) };
                 scope.add(breach.fix([set, Fix::Remove { path: old }]));
@@ -84,12 +80,12 @@ pub(crate) fn check(scope: &mut Scope<'_>) {
     }
     for one in moves {
         let breach = Breach::new(&MOVED_FIELD, one.field, one.message);
-        // What is of an old version is rewritten as a whole.
+        // The fix of OLD_API migrates the whole object.
         scope.add(if old { breach } else { breach.fix(one.fix) });
     }
 }
 
-/// Kinds that have not come to v1.
+/// Kinds without a v1.
 fn is_still_alpha(kind: &str) -> bool {
     !matches!(
         kind,
@@ -97,11 +93,11 @@ fn is_still_alpha(kind: &str) -> bool {
     )
 }
 
-/// A field that v1 has elsewhere.
+/// A field that v1 renamed or moved.
 struct Move {
     field: FieldPath,
     message: String,
-    /// Empty if somebody must decide.
+    /// Empty if it needs a decision.
     fix: Vec<Fix>,
 }
 
@@ -116,15 +112,15 @@ fn upgrade(object: &Object, group: &str, version: &str, moves: &[Move]) -> (Stri
             } else {
                 Vec::new()
             };
-            (format!("Write apiVersion: {group}/v1, and move the fields that moved."), fix)
+            (format!("Set apiVersion: {group}/v1 and migrate the fields."), fix)
         }
-        "Provisioner" => ("Write a NodePool of karpenter.sh/v1 instead.".to_owned(), Vec::new()),
-        "AWSNodeTemplate" => (format!("Write an EC2NodeClass of {AWS}/v1 instead."), Vec::new()),
-        "Machine" => ("Machines are NodeClaims of karpenter.sh/v1 now.".to_owned(), Vec::new()),
+        "Provisioner" => ("Create a NodePool of karpenter.sh/v1 instead.".to_owned(), Vec::new()),
+        "AWSNodeTemplate" => (format!("Create an EC2NodeClass of {AWS}/v1 instead."), Vec::new()),
+        "Machine" => ("Use NodeClaims of karpenter.sh/v1 instead.".to_owned(), Vec::new()),
         _ => (
             format!(
-                "Write apiVersion: {group}/v1. Mind defaults that changed, such as \
-                 metadataOptions.httpPutResponseHopLimit (2, now 1)."
+                "Set apiVersion: {group}/v1. Some defaults changed, such as \
+                 metadataOptions.httpPutResponseHopLimit (from 2 to 1)."
             ),
             Vec::new(),
         ),
@@ -150,7 +146,7 @@ fn moves_of_pool(scope: &Scope<'_>) -> Vec<Move> {
         let field = disruption.clone().key("expireAfter");
         let set = Fix::Set { path: inner.clone().key("expireAfter"), value: value.clone() };
         found.push(Move {
-            message: "is spec.template.spec.expireAfter now".to_owned(),
+            message: "moved to spec.template.spec.expireAfter".to_owned(),
             fix: vec![set, Fix::Remove { path: field.clone() }],
             field,
         });
@@ -158,7 +154,7 @@ fn moves_of_pool(scope: &Scope<'_>) -> Vec<Move> {
     if json.pointer("/spec/template/spec/kubelet").is_some() {
         found.push(Move {
             field: inner.key("kubelet"),
-            message: "belongs into the node class now".to_owned(),
+            message: "moved to the node class".to_owned(),
             fix: Vec::new(),
         });
     }
@@ -171,13 +167,12 @@ fn moves_of_pool(scope: &Scope<'_>) -> Vec<Move> {
             let path = disruption.key("consolidateAfter");
             fix.push(Fix::Set { path, value: json!("0s") });
         }
-        let message = "is called WhenEmptyOrUnderutilized now".to_owned();
+        let message = "renamed to WhenEmptyOrUnderutilized".to_owned();
         found.push(Move { field, message, fix });
     }
     found
 }
 
-/// The reference names a group and a kind since v1, and no version.
 fn class_reference(scope: &Scope<'_>, field: FieldPath) -> Option<Move> {
     let reference = scope.object.json.pointer("/spec/template/spec/nodeClassRef")?;
     let text = |key: &str| reference.get(key).and_then(Value::as_str);
@@ -185,7 +180,7 @@ fn class_reference(scope: &Scope<'_>, field: FieldPath) -> Option<Move> {
     if version.is_none() && text("group").is_some() && text("kind").is_some() {
         return None;
     }
-    // Where the class is among the objects that are known, it says what it is.
+    // A known node class tells its kind.
     let class =
         text("name").and_then(|name| scope.context.node_classes.get(name)).map(String::as_str);
     let kind = text("kind").or(class);
@@ -201,7 +196,7 @@ fn class_reference(scope: &Scope<'_>, field: FieldPath) -> Option<Move> {
             fix.push(Fix::Remove { path: field.clone().key("apiVersion") });
         }
     }
-    let message = "names the group, kind and name of the class since v1".to_owned();
+    let message = "v1 requires group, kind and name of the node class".to_owned();
     Some(Move { field, message, fix })
 }
 
@@ -212,7 +207,7 @@ fn moves_of_class(json: &Value) -> Option<Move> {
     Some(Move {
         field: FieldPath::root().key("spec").key("amiSelectorTerms"),
         message:
-            "must be written since v1, such as [{alias: al2023@latest}] or, better, with a version"
+            "is required since v1, such as [{alias: al2023@latest}] or, better, a fixed version"
                 .to_owned(),
         fix: Vec::new(),
     })

@@ -1,7 +1,4 @@
-//! LimitRanges of a pod's namespace.
-//!
-//! Owns the rule on least and most amounts, as the admission plugin LimitRanger applies them. Must
-//! not know quotas.
+//! The rule on LimitRanges, as the admission plugin LimitRanger applies them.
 
 use berth_api::FieldPath;
 use berth_model::pod::PodLevelResources;
@@ -20,10 +17,10 @@ pub(crate) static OUTSIDE_RANGE: Rule = Rule {
     name: "outside-limit-range",
     topic: Topic::Tenancy,
     severity: Severity::Error,
-    summary: "Pods stay within the LimitRanges of their namespace.",
-    why: "The API server refuses what is outside. A Deployment or a Job is stored all the same and its \
-          pods never appear.",
-    remedy: "Ask for an amount within the range, or have the range changed.",
+    summary: "Pods are within the LimitRanges of their namespace.",
+    why: "The API server rejects other pods. A Deployment or Job is stored all the same, but its pods \
+          are never created.",
+    remedy: "Request an amount within the range, or change the range.",
     safe_fix: None,
 };
 
@@ -58,8 +55,7 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     scope.found.extend(found);
 }
 
-/// What is above the most or below the least. What is not said at all is refused too where there is a
-/// bound, except that defaults have been filled in by then.
+/// Defaults have been filled in, so a missing amount is not reported.
 fn outside(
     item: &core::LimitRangeItem,
     range: &str,
@@ -73,8 +69,9 @@ fn outside(
         let Ok(most) = Quantity::parse(text) else { continue };
         let asked = limits.get(resource.as_str()).max(requests.get(resource.as_str()));
         if let Some(asked) = asked.filter(|asked| **asked > most) {
-            let message =
-                format!("{asked} of {resource}, but LimitRange {range} allows a {of} {most}");
+            let message = format!(
+                "{asked} of {resource} exceeds the maximum of {most} per {of} in LimitRange {range}"
+            );
             found.push(Breach::new(&OUTSIDE_RANGE, field(resource), message));
         }
     }
@@ -82,8 +79,9 @@ fn outside(
         let Ok(least) = Quantity::parse(text) else { continue };
         let asked = requests.get(resource.as_str());
         if let Some(asked) = asked.filter(|asked| **asked < least) {
-            let message =
-                format!("{asked} of {resource}, but LimitRange {range} asks a {of} for {least}");
+            let message = format!(
+                "{asked} of {resource} is below the minimum of {least} per {of} in LimitRange {range}"
+            );
             found.push(Breach::new(&OUTSIDE_RANGE, field(resource), message));
         }
     }

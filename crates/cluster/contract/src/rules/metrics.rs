@@ -1,7 +1,4 @@
-//! Queries of metrics that say something else than their authors believe.
-//!
-//! Owns the rules on PromQL, wherever it stands: in rules for alerts, in dashboards inside of
-//! ConfigMaps, in the triggers of autoscalers. Must not know how queries are read.
+//! Rules on PromQL in alert rules, in dashboards in ConfigMaps, and in triggers of autoscalers.
 
 use berth_api::FieldPath;
 use serde_json::Value;
@@ -16,9 +13,9 @@ pub(crate) static RATE_OF_GAUGE: Rule = Rule {
     name: "rate-of-gauge",
     topic: Topic::Metrics,
     severity: Severity::Error,
-    summary: "increase and rate are not applied to gauges, such as what pods request.",
-    why: "increase of a number that does not change is 0: a pod that holds 8 GPUs for an hour shows as \
-          no GPU-hours at all, and the bill of the team that uses most is the smallest.",
+    summary: "increase and rate are not applied to gauges, such as resource requests.",
+    why: "The increase of a constant is 0: a pod that holds 8 GPUs for an hour counts as no GPU-hours, and \
+          teams with the most constant usage are billed least.",
     remedy: "Sum samples over time and divide by samples per hour.",
     safe_fix: None,
 };
@@ -28,9 +25,9 @@ pub(crate) static USED_OVER_FREE: Rule = Rule {
     name: "memory-used-over-free",
     topic: Topic::Metrics,
     severity: Severity::Error,
-    summary: "The part of GPU memory that is used is used / (used + free + reserved).",
-    why: "used / free is not a part of anything: it passes 0.9 when 47 % are used, and 1 at one half. \
-          Alerts fire all day, and are then ignored.",
+    summary: "GPU memory utilisation is used / (used + free + reserved).",
+    why: "used / free is not a utilisation: it exceeds 0.9 at 47 % and 1 at 50 %. Alerts fire all day and \
+          are ignored.",
     remedy: "Divide by the sum of used, free and reserved memory.",
     safe_fix: None,
 };
@@ -40,17 +37,17 @@ pub(crate) static RESOURCE_SPELLING: Rule = Rule {
     name: "resource-spelling",
     topic: Topic::Metrics,
     severity: Severity::Error,
-    summary: "Metrics of kube-state-metrics name GPUs nvidia_com_gpu.",
-    why: "kube-state-metrics writes resources with underscores. A query for nvidia.com/gpu matches \
-          nothing: an empty panel, an alert that never fires.",
-    remedy: "Write resource=\"nvidia_com_gpu\".",
+    summary: "Queries of kube-state-metrics name GPUs nvidia_com_gpu.",
+    why: "kube-state-metrics writes resource names with underscores. A query for nvidia.com/gpu matches \
+          nothing: an empty panel, or an alert that never fires.",
+    remedy: "Use resource=\"nvidia_com_gpu\".",
     safe_fix: None,
 };
 
-/// Deepest that documents inside of texts inside of documents are followed.
+/// Deepest nesting of documents in strings.
 const DEEPEST: usize = 4;
 
-/// What every query that is looked at mentions.
+/// Every query of interest contains one of these.
 const SIGNS: [&str; 2] = ["DCGM_FI_", "kube_pod_container_resource_"];
 
 const REQUESTS: &str = "kube_pod_container_resource_requests";
@@ -82,7 +79,6 @@ pub(crate) fn check(scope: &mut Scope<'_>) {
     scope.found.extend(found);
 }
 
-/// Looks at every text of a value.
 fn walk(value: &Value, path: FieldPath, read: ReadText, found: &mut Vec<Breach>) {
     match value {
         Value::String(text) => look(text, &path, read, 0, found),
@@ -146,7 +142,7 @@ fn rate_of_gauge(function: &str, arguments: &[Expr], field: &FieldPath) -> Optio
     }
     let Node::Metric { name, matchers } = &arguments.first()?.what else { return None };
     let gauge = GAUGES.iter().find(|gauge| *gauge == name)?;
-    let message = format!("{function} of {gauge}, which is a gauge, is no amount of anything");
+    let message = format!("{function} of {gauge}, which is a gauge");
     let breach = Breach::new(&RATE_OF_GAUGE, field.clone(), message);
     Some(if *gauge == REQUESTS {
         let matchers = if matchers.is_empty() { "{resource=\"nvidia_com_gpu\"}" } else { matchers };
@@ -178,16 +174,16 @@ fn used_over_free(
     let message = match bound {
         Some(bound) if bound > 0.0 => {
             let real = 100.0 * bound / (1.0 + bound);
-            format!("used / free passes {bound} when {real:.1} % of the memory are used")
+            format!("used / free exceeds {bound} when {real:.1} % of the memory is used")
         }
-        _ => "used / free is not the part that is used".to_owned(),
+        _ => "used / free is not the utilisation".to_owned(),
     };
     let breach = Breach::new(&USED_OVER_FREE, field.clone(), message);
     let (used, free) = (source(left), source(right));
     Some(match (&left.what, &right.what) {
         (Node::Metric { .. }, Node::Metric { .. }) => {
             let reserved = free.replacen(FREE, RESERVED, 1);
-            breach.remedy(format!("Write {used} / ({used} + {free} + {reserved})."))
+            breach.remedy(format!("Use {used} / ({used} + {free} + {reserved})."))
         }
         _ => breach,
     })
@@ -219,7 +215,7 @@ fn spelling(name: &str, matchers: &str, field: &FieldPath) -> Option<Breach> {
     let is_resource = value.split_once('/').is_some_and(|(domain, _)| domain.contains('.'));
     is_resource.then(|| {
         let message = format!("kube-state-metrics writes {value:?} as {right:?}");
-        let remedy = format!("Write resource=\"{right}\".");
+        let remedy = format!("Use resource=\"{right}\".");
         Breach::new(&RESOURCE_SPELLING, field.clone(), message).remedy(remedy)
     })
 }

@@ -28,7 +28,7 @@ use berth_api::workload::Workload;
 use crate::context::Context;
 use crate::finding::Fix;
 use crate::object::{Object, What};
-use crate::rule::Rule;
+use crate::rule::{Rule, Severity};
 use crate::settings::Settings;
 use crate::view::PodView;
 
@@ -45,6 +45,7 @@ pub static RULES: &[&Rule] = &[
     &devices::HOST_SHM,
     &fit::GPU_MEMORY_TOO_SMALL,
     &fit::GPU_LARGER_THAN_NEED,
+    &requests::UNKNOWN_PROFILE,
     &taints::NO_TOLERATION,
     &taints::IDLE_TOLERATION,
     &taints::SYSTEM_ON_GPU_NODES,
@@ -93,17 +94,31 @@ pub(crate) struct Breach {
     pub(crate) excerpt: Option<String>,
     pub(crate) message: String,
     pub(crate) remedy: Option<String>,
+    /// Caps the rule's severity where not all that matters is known.
+    pub(crate) severity_max: Option<Severity>,
     pub(crate) fix: Vec<Fix>,
 }
 
 impl Breach {
     pub(crate) fn new(rule: &'static Rule, field: FieldPath, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { rule, field, excerpt: None, message, remedy: None, fix: Vec::new() }
+        Self {
+            rule,
+            field,
+            excerpt: None,
+            message,
+            remedy: None,
+            severity_max: None,
+            fix: Vec::new(),
+        }
     }
 
     pub(crate) fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    pub(crate) fn at_most(self, severity: Severity) -> Self {
+        Self { severity_max: Some(severity), ..self }
     }
 
     pub(crate) fn fix(self, fix: impl IntoIterator<Item = Fix>) -> Self {
@@ -172,7 +187,10 @@ pub(crate) fn check(scope: &mut Scope<'_>) {
         What::PriorityClass(class) => batch::check_class(class, scope),
         What::Quota(quota) => quota::check(quota, scope),
         What::Budget(budget) => budget::check(budget, scope),
-        What::Node(_) | What::Other => platform::check(scope),
+        What::Node(_) | What::Other => {
+            valid::check_document(scope);
+            platform::check(scope);
+        }
         What::LimitRange(_) | What::Namespace(_) | What::Service(_) => {}
     }
     karpenter::check(scope);

@@ -1,7 +1,4 @@
-//! Berth's own labels and annotations.
-//!
-//! Owns the rules on keys under `berth.dev/`: that they are read, that their values are, and that
-//! gangs agree with themselves. Must not know what follows from them.
+//! Rules on Berth's own labels and annotations.
 
 use berth_api::FieldPath;
 use berth_api::keys::{
@@ -25,9 +22,9 @@ pub(crate) static MALFORMED: Rule = Rule {
     name: "malformed-annotation",
     topic: Topic::Berth,
     severity: Severity::Error,
-    summary: "Values under berth.dev/ are ones that Berth can read.",
-    why: "A pod whose need cannot be read is not scheduled; one whose class cannot be read is taken for \
-          another by its priority.",
+    summary: "Values of berth.dev/ labels and annotations are valid.",
+    why: "Berth does not schedule a pod with an invalid request, and derives an invalid class from the \
+          pod's priority instead.",
     remedy: "Correct the value as the message says.",
     safe_fix: None,
 };
@@ -37,10 +34,10 @@ pub(crate) static UNKNOWN_KEY: Rule = Rule {
     name: "unread-key",
     topic: Topic::Berth,
     severity: Severity::Warning,
-    summary: "Keys under berth.dev/ are spelt as Berth knows them, and stand where it looks.",
-    why: "A key that nobody reads is a wish that nobody hears: a label in place of an annotation, an \
-          annotation on the Deployment in place of its pods, a letter too many.",
-    remedy: "Write the key where the message says.",
+    summary: "Keys under berth.dev/ are known, and set where Berth reads them.",
+    why: "Berth ignores a label that should be an annotation, an annotation on the Deployment instead of \
+          its pods, and a misspelt key.",
+    remedy: "Set the key as the message says.",
     safe_fix: None,
 };
 
@@ -49,10 +46,10 @@ pub(crate) static BROKEN_GANG: Rule = Rule {
     name: "broken-gang",
     topic: Topic::Berth,
     severity: Severity::Error,
-    summary: "All pods of a gang state the same size, and there are as many of them.",
-    why: "A gang starts when as many pods are there as it says. With fewer it never starts; if its pods \
-          disagree it is not known when it could.",
-    remedy: "Make berth.dev/gang-size the number of pods that start together.",
+    summary: "The pods of a gang have the same berth.dev/gang-size, and there are that many.",
+    why: "A gang starts when it has as many pods as its size says. With fewer pods, or with different \
+          sizes, it never starts.",
+    remedy: "Set berth.dev/gang-size to the number of pods that start together.",
     safe_fix: None,
 };
 
@@ -61,9 +58,9 @@ pub(crate) static BAD_IGNORE: Rule = Rule {
     name: "bad-ignore",
     topic: Topic::Berth,
     severity: Severity::Warning,
-    summary: "An exception from the contract names rules that exist, and a reason.",
-    why: "An exception without a reason outlives whoever knew it.",
-    remedy: "Write berth.dev/lint-ignore as CODE[,CODE…]: reason.",
+    summary: "berth.dev/lint-ignore names known rules and a reason.",
+    why: "Without a reason nobody knows when the exception can be removed.",
+    remedy: "Set berth.dev/lint-ignore to CODE[,CODE…]: reason.",
     safe_fix: None,
 };
 
@@ -74,10 +71,10 @@ const LABELS: [&str; 5] = [CLASS, GANG, GANG_SIZE, MODEL, TEAM];
 /// Keys of pods that are annotations.
 const ANNOTATIONS: [&str; 6] =
     [GPU_MEMORY, GPU_COMPUTE, GANG_TOPOLOGY, GANG_TIMEOUT, MODEL, MOVABLE];
-/// Keys that mean nothing on a workload unless its pods have them too.
+/// Keys that are read from pods only.
 const OF_PODS: [&str; 7] =
     [CLASS, GANG, GANG_SIZE, GPU_MEMORY, GPU_COMPUTE, GANG_TOPOLOGY, GANG_TIMEOUT];
-/// So many letters away, a key is taken for another one misspelt.
+/// Largest distance at which a key counts as misspelt.
 const MISSPELT: usize = 2;
 
 fn metadata(json: &Value) -> Option<ObjectMeta> {
@@ -88,15 +85,15 @@ fn ignore_text(object: &Object) -> Option<&str> {
     object.json.get("metadata")?.get("annotations")?.get(LINT_IGNORE)?.as_str()
 }
 
-/// Rules that the object asks to be spared.
-pub(crate) fn spared(object: &Object) -> Vec<&'static Rule> {
+/// Rules that the object's annotation exempts it from.
+pub(crate) fn ignored(object: &Object) -> Vec<&'static Rule> {
     ignore_text(object).map(|text| suppress::read(text).rules).unwrap_or_default()
 }
 
 pub(crate) fn check(scope: &mut Scope<'_>) {
     let field = FieldPath::root().key("metadata").key("annotations").key(LINT_IGNORE);
-    let said = ignore_text(scope.object).map(suppress::read).unwrap_or_default();
-    for problem in said.problems {
+    let ignored = ignore_text(scope.object).map(suppress::read).unwrap_or_default();
+    for problem in ignored.problems {
         scope.add(Breach::new(&BAD_IGNORE, field.clone(), problem));
     }
 }
@@ -111,7 +108,7 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let class = label_of(&view.template.metadata, CLASS);
     if let Some(text) = class.filter(|text| WorkloadClass::parse(text).is_none()) {
         let known: Vec<&str> = WorkloadClass::ALL.iter().map(|class| class.as_str()).collect();
-        let message = format!("{text:?} is no class; write one of {}", known.join(", "));
+        let message = format!("unknown class {text:?} (expected {})", known.join(", "));
         scope.add(Breach::new(&MALFORMED, view.label_field(CLASS), message));
     }
     check_keys(&view.template.metadata, &view.template.path, scope);
@@ -124,8 +121,8 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
 fn check_keys(metadata: &ObjectMeta, path: &FieldPath, scope: &mut Scope<'_>) {
     let at = |list: &str, key: &str| path.clone().key("metadata").key(list).key(key);
     let lists = [
-        ("labels", "annotation", &metadata.labels, &LABELS[..], &ANNOTATIONS[..]),
-        ("annotations", "label", &metadata.annotations, &ANNOTATIONS[..], &LABELS[..]),
+        ("labels", "an annotation", &metadata.labels, &LABELS[..], &ANNOTATIONS[..]),
+        ("annotations", "a label", &metadata.annotations, &ANNOTATIONS[..], &LABELS[..]),
     ];
     for (list, other_list, given, read_here, read_there) in lists {
         let keys = given.iter().flatten().map(|(key, _)| key.as_str());
@@ -135,10 +132,9 @@ fn check_keys(metadata: &ObjectMeta, path: &FieldPath, scope: &mut Scope<'_>) {
             }
             let near = |known: &&&str| distance(key, known) <= MISSPELT;
             let message = if read_there.contains(&key) {
-                format!("{key} says nothing here: it is an {other_list}")
-                    .replace("an label", "a label")
+                format!("{key} is ignored here: it must be {other_list}")
             } else if let Some(meant) = read_here.iter().chain(read_there).find(near) {
-                format!("{key} is not known; {meant} is")
+                format!("unknown key {key}; did you mean {meant}?")
             } else {
                 continue;
             };
@@ -147,7 +143,7 @@ fn check_keys(metadata: &ObjectMeta, path: &FieldPath, scope: &mut Scope<'_>) {
     }
 }
 
-/// Keys that stand on the workload and not on its pods.
+/// Reports keys on the workload that its pods lack.
 fn check_level(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Some(own) = metadata(&scope.object.json) else { return };
     let pods = &view.template.metadata;
@@ -159,7 +155,7 @@ fn check_level(view: &PodView<'_>, scope: &mut Scope<'_>) {
             let has = of_pods.as_ref().is_some_and(|of_pods| of_pods.contains_key(key));
             if OF_PODS.contains(&key) && !has {
                 let field = FieldPath::root().key("metadata").key(list).key(key);
-                let message = format!("{key} is read from pods; write it into the pod template");
+                let message = format!("{key} is read from pods: set it in the pod template");
                 scope.add(Breach::new(&UNKNOWN_KEY, field, message));
             }
         }
@@ -173,20 +169,21 @@ fn check_gang(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let field = view.label_field(GANG_SIZE);
     if gang.sizes.len() > 1 {
         let sizes: Vec<&str> = gang.sizes.iter().map(String::as_str).collect();
-        let message = format!("the pods of gang {name:?} state sizes {}", sizes.join(" and "));
+        let message =
+            format!("the pods of gang {name:?} have different sizes: {}", sizes.join(", "));
         scope.add(Breach::new(&BROKEN_GANG, field, message));
         return;
     }
-    // A single pod is one of several that are made elsewhere.
+    // Other pods of its gang may be in other manifests.
     let lone = view.workload.kind == WorkloadKind::Pod;
     let (Ok(size), Some(pods)) = (size.parse::<u32>(), gang.pods) else { return };
     if pods < size && !lone && !scope.context.is_scaled(view.namespace, view.workload) {
-        let message = format!("gang {name:?} waits for {size} pods, but only {pods} are made");
+        let message = format!("gang {name:?} has size {size}, but only {pods} pods");
         scope.add(Breach::new(&BROKEN_GANG, field, message));
     }
 }
 
-/// How many letters must be changed, added or left out.
+/// Edit distance.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, from) in one.bytes().enumerate() {

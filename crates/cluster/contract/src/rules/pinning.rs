@@ -1,7 +1,4 @@
-//! Whether the kubelet will pin a GPU pod's CPUs and memory.
-//!
-//! Owns the rules on the QoS class and on whole CPUs. What a kubelet counts comes from its model.
-//! Must not know any node.
+//! Rules on the QoS class and on whole CPUs: whether the kubelet pins a GPU pod's CPUs and memory.
 
 use berth_api::FieldPath;
 use berth_kubelet::{KubeletVersion, PodDemand};
@@ -16,12 +13,12 @@ pub(crate) static NOT_GUARANTEED: Rule = Rule {
     name: "not-guaranteed",
     topic: Topic::Requests,
     severity: Severity::Warning,
-    summary: "A pod with GPUs is of the QoS class Guaranteed.",
+    summary: "Pods with GPUs have the QoS class Guaranteed.",
     why: "The kubelet gives exclusive CPUs and memory of one NUMA node only to pods in which every \
-          container, init containers and sidecars included, has CPU and memory limits and requests \
-          equal to them. In any other pod the threads that feed the GPU wander over both sockets: 30 \
-          to 70 % more latency at p99, and nothing in Kubernetes shows it.",
-    remedy: "Give every container limits for cpu and memory, and requests equal to them or none.",
+          container, init containers and sidecars included, has CPU and memory limits and equal \
+          requests. In other pods the threads that feed the GPU float between sockets, which adds 30 \
+          to 70 % to p99 latency.",
+    remedy: "Set CPU and memory limits on every container, and equal requests or none.",
     safe_fix: None,
 };
 
@@ -30,25 +27,25 @@ pub(crate) static CPU_NOT_WHOLE: Rule = Rule {
     name: "cpu-not-whole",
     topic: Topic::Requests,
     severity: Severity::Warning,
-    summary: "A container with GPUs in a Guaranteed pod asks for whole CPUs.",
-    why: "The kubelet's static CPU manager pins whole CPUs. A container that asks for 3500m runs in \
-          the shared pool, with everybody else and on any socket, although the pod is Guaranteed.",
-    remedy: "Ask for a whole number of CPUs.",
+    summary: "Containers with GPUs in Guaranteed pods request whole CPUs.",
+    why: "The kubelet's static CPU manager pins whole CPUs only. A container that requests 3500m runs \
+          in the shared pool, on any socket, although the pod is Guaranteed.",
+    remedy: "Request a whole number of CPUs.",
     safe_fix: None,
 };
 
 pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
-    // Agents on every node watch GPUs rather than compute on them.
+    // DaemonSets monitor GPUs and do not compute on them.
     if view.gpus.is_empty() || view.work == crate::view::Work::System {
         return;
     }
     let Ok(spec) = &view.lowered else { return };
     let version = KubeletVersion::default();
     if spec.pod.resources.is_some() && spec.pod.has_pod_level_resources() {
-        let message = "pod-level resources keep the kubelet from pinning CPUs and memory";
+        let message = "pod-level resources prevent the kubelet from pinning CPUs and memory";
         let breach = Breach::new(&NOT_GUARANTEED, view.spec_field("resources"), message);
-        let remedy = "Write the resources of each container instead, until the cluster has the \
-                      feature PodLevelResourceManagers.";
+        let remedy = "Set resources on each container instead, unless the cluster has the feature \
+                      gate PodLevelResourceManagers.";
         scope.add(breach.remedy(remedy));
         return;
     }
@@ -66,15 +63,14 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
             let field = written.field(list, "cpu");
             let asked = written.request("cpu").or_else(|| written.limit("cpu"));
             let message = match asked {
-                Some(asked) => format!("{} is no whole number of CPUs", asked.0),
-                None => "no whole number of CPUs is asked for".to_owned(),
+                Some(asked) => format!("CPU request must be an integer (got {})", asked.0),
+                None => "CPU request must be an integer (got none)".to_owned(),
             };
             scope.add(Breach::new(&CPU_NOT_WHOLE, field, message));
         }
     }
 }
 
-/// The first thing that keeps a pod from being Guaranteed.
 fn first_gap(view: &PodView<'_>, pod: &Pod) -> (FieldPath, String) {
     for (counted, written) in pod.containers.iter().zip(&view.containers) {
         let name = &written.spec.name;
@@ -85,7 +81,7 @@ fn first_gap(view: &PodView<'_>, pod: &Pod) -> (FieldPath, String) {
                 (_, None) => format!("container {name:?} has no {resource} limit"),
                 (Some(request), Some(limit)) if request != limit => {
                     format!(
-                        "container {name:?} requests {request} of {resource} but may use {limit}"
+                        "container {name:?} has a {resource} request of {request} and a limit of {limit}"
                     )
                 }
                 _ => continue,

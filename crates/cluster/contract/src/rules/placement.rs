@@ -1,7 +1,4 @@
-//! Which nodes and schedulers pods name, and how they are spread.
-//!
-//! Owns the rules on selectors of nodes, on spread constraints and on scheduler names. Must not know
-//! what pods ask for.
+//! Rules on node selectors, scheduler names and topology spread constraints.
 
 use berth_api::FieldPath;
 use berth_api::workload::WorkloadKind;
@@ -19,11 +16,12 @@ pub(crate) static NO_POOL: Rule = Rule {
     name: "no-pool",
     topic: Topic::Placement,
     severity: Severity::Error,
-    summary: "Some node or node pool that is known matches a pod's node selector and affinity.",
-    why: "Such a pod stays pending, and no autoscaler helps: Karpenter and the Cluster Autoscaler make \
-          nodes only for selectors that one of their pools can satisfy. Karpenter knows labels that \
-          its pool states or that it sets itself, not those that GPU feature discovery adds later.",
-    remedy: "Correct the label, or add it to the node pool that is meant.",
+    summary: "Node selectors and affinities match a known node or node pool.",
+    why: "Such a pod stays pending, and autoscaling does not help: Karpenter and the Cluster Autoscaler \
+          add nodes only for selectors that one of their pools satisfies. Karpenter knows the labels \
+          of its pools and those that it sets itself, not those that GPU feature discovery adds \
+          later.",
+    remedy: "Correct the label, or add it to the intended node pool.",
     safe_fix: None,
 };
 
@@ -32,10 +30,10 @@ pub(crate) static PINNED_TO_NODE: Rule = Rule {
     name: "pinned-to-node",
     topic: Topic::Placement,
     severity: Severity::Warning,
-    summary: "A workload does not name the node it runs on.",
-    why: "When the node is full, drained or gone, the workload is down until somebody edits it; and \
-          with nodeName the scheduler is not even asked, so that the kubelet rejects what does not fit.",
-    remedy: "Select a label that several nodes have, such as the GPU product or the pool.",
+    summary: "Workloads are not pinned to a single node.",
+    why: "When the node is full, drained or gone, the workload is down until somebody edits it. nodeName \
+          also bypasses the scheduler, so the kubelet rejects pods that do not fit.",
+    remedy: "Select a label of several nodes, such as the GPU product or the pool.",
     safe_fix: None,
 };
 
@@ -44,9 +42,9 @@ pub(crate) static UNKNOWN_SCHEDULER: Rule = Rule {
     name: "unknown-scheduler",
     topic: Topic::Placement,
     severity: Severity::Warning,
-    summary: "A pod names a scheduler that exists.",
-    why: "No other scheduler looks at a pod that names one. If there is none of that name the pod is \
-          pending without a single event that says why.",
+    summary: "schedulerName is a known scheduler.",
+    why: "Only the named scheduler looks at the pod. If it does not exist, the pod stays pending without \
+          any event.",
     remedy: "Correct schedulerName, or add the scheduler to the settings.",
     safe_fix: None,
 };
@@ -56,10 +54,10 @@ pub(crate) static SPREAD_SKIPS_SELF: Rule = Rule {
     name: "spread-skips-self",
     topic: Topic::Placement,
     severity: Severity::Warning,
-    summary: "A spread constraint counts the pods that have it.",
-    why: "A constraint whose selector does not match the pod's own labels balances against other pods \
-          or none: the replicas may all be in one zone, and Kubernetes does not complain.",
-    remedy: "Select the labels of the pod template.",
+    summary: "Spread constraints select the pod's own labels.",
+    why: "A constraint whose selector does not match the pod's own labels does not count the replicas, \
+          so all of them may end up in one zone. Kubernetes reports nothing.",
+    remedy: "Select labels of the pod template.",
     safe_fix: None,
 };
 
@@ -68,10 +66,10 @@ pub(crate) static SPREAD_KEY_UNKNOWN: Rule = Rule {
     name: "spread-key-unknown",
     topic: Topic::Placement,
     severity: Severity::Error,
-    summary: "Nodes have the label over which pods must be spread.",
-    why: "With whenUnsatisfiable: DoNotSchedule a node without the label is no place at all, so the pod \
-          stays pending.",
-    remedy: "Use a label that the nodes have, such as topology.kubernetes.io/zone.",
+    summary: "Nodes have the topology key of required spread constraints.",
+    why: "With whenUnsatisfiable: DoNotSchedule, nodes without the label are excluded, so the pod stays \
+          pending.",
+    remedy: "Use a label of the nodes, such as topology.kubernetes.io/zone.",
     safe_fix: None,
 };
 
@@ -88,7 +86,7 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     check_spread(view, spec, scope);
 }
 
-/// A pod that runs has its node written by a scheduler; one that a workload will make has not.
+/// The nodeName of an existing pod was set by a scheduler.
 fn is_placed(view: &PodView<'_>) -> bool {
     let metadata = &view.workload.metadata;
     view.workload.kind == WorkloadKind::Pod
@@ -100,7 +98,7 @@ fn check_pinned(view: &PodView<'_>, scope: &mut Scope<'_>) {
         return;
     }
     if let Some(node) = view.template.spec.node_name.as_deref().filter(|node| !node.is_empty()) {
-        let message = format!("goes to node {node:?} without asking a scheduler");
+        let message = format!("is bound to node {node:?} without a scheduler");
         scope.add(Breach::new(&PINNED_TO_NODE, view.spec_field("nodeName"), message));
     }
     let selector = view.template.spec.node_selector.as_ref();
@@ -115,9 +113,9 @@ fn check_scheduler(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let Some(name) = view.template.spec.scheduler_name.as_deref() else { return };
     if !name.is_empty() && !scope.settings.schedulers.contains(name) {
         let known: Vec<&str> = scope.settings.schedulers.iter().map(String::as_str).collect();
-        let message = format!("no scheduler {name:?} is known");
+        let message = format!("unknown scheduler {name:?}");
         let remedy = format!(
-            "Use one that is known ({}), or add it to `schedulers` in the settings.",
+            "Use a known scheduler ({}), or add it to `schedulers` in the settings.",
             known.join(", ")
         );
         let field = view.spec_field("schedulerName");
@@ -135,14 +133,14 @@ fn check_pools(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
     let (field, message) = match lone_label(pools, spec) {
         Some((key, value)) => (
             view.spec_field("nodeSelector").key(key),
-            format!("no node has {key}={value}; known are {known}"),
+            format!("no node has {key}={value} (known: {known})"),
         ),
         None => {
             let field = match &spec.node_affinity.required {
                 Some(_) => view.spec_field(AFFINITY),
                 None => view.spec_field("nodeSelector"),
             };
-            (field, format!("matches no node; known are {known}"))
+            (field, format!("matches no node (known: {known})"))
         }
     };
     let breach = Breach::new(&NO_POOL, field, message);
@@ -150,7 +148,7 @@ fn check_pools(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
         breach
     } else {
         breach.at_most(Severity::Warning).remedy(
-            "Correct the label, unless an autoscaled node group that has no nodes now has it.",
+            "Correct the label, unless it is the label of an autoscaled node group without nodes.",
         )
     });
 }

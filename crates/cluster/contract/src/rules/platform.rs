@@ -1,6 +1,4 @@
-//! Images, pools of GPU nodes, and how the device plugin shares.
-//!
-//! Owns the rules on what the platform itself is made of. Must not know Karpenter's versions.
+//! Rules on images, GPU node pools and the device plugin's configuration.
 
 use berth_api::FieldPath;
 use serde_json::Value;
@@ -17,11 +15,10 @@ pub(crate) static MOVING_IMAGE: Rule = Rule {
     name: "moving-image",
     topic: Topic::Platform,
     severity: Severity::Warning,
-    summary: "Images are named by a version or a digest.",
-    why: "Under a tag such as latest, replicas of one workload run different code, depending on when \
-          their node pulled it; a DaemonSet changes under every node that joins. Images for inference \
-          are many gigabytes, and latest is pulled again at every start.",
-    remedy: "Name a version, or better a digest (image@sha256:…).",
+    summary: "Images have a version tag or a digest.",
+    why: "With a tag such as latest, replicas run different code depending on when their node pulled it. \
+          Inference images have many gigabytes, and latest is pulled again at every start.",
+    remedy: "Use a version tag or, better, a digest (image@sha256:…).",
     safe_fix: None,
 };
 
@@ -30,9 +27,9 @@ pub(crate) static UNTAINTED_POOL: Rule = Rule {
     name: "untainted-gpu-pool",
     topic: Topic::Platform,
     severity: Severity::Warning,
-    summary: "GPU nodes and pools of them have a taint.",
-    why: "Without one, anything may land on the most expensive nodes, take the CPUs and memory that the \
-          GPUs need, and keep the nodes from being scaled down.",
+    summary: "GPU nodes and their pools have a taint.",
+    why: "Without one, any pod may run on the most expensive nodes, take the CPUs and memory that GPU pods \
+          need, and prevent scale-down.",
     remedy: "Add a taint such as {key: nvidia.com/gpu, value: present, effect: NoSchedule}.",
     safe_fix: None,
 };
@@ -42,24 +39,23 @@ pub(crate) static SILENT_SLICES: Rule = Rule {
     name: "silent-time-slicing",
     topic: Topic::Platform,
     severity: Severity::Warning,
-    summary: "Time-sliced GPUs are offered under a name of their own.",
-    why: "Without renameByDefault a pod that asks for nvidia.com/gpu cannot tell a quarter of a GPU's \
-          time from a GPU, and one that asks for two may get two turns on the same one.",
+    summary: "Time-sliced GPUs have a resource name of their own.",
+    why: "Without renameByDefault a pod that requests nvidia.com/gpu may get a time slice instead of a \
+          GPU, and one that requests two may get two time slices of the same GPU.",
     remedy: "Set renameByDefault: true (the resource becomes nvidia.com/gpu.shared) and \
              failRequestsGreaterThanOne: true.",
     safe_fix: None,
 };
 
-/// Tags that are moved from image to image.
 const MOVING_TAGS: [&str; 7] = ["latest", "stable", "main", "master", "nightly", "edge", "dev"];
 
 pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     for container in &view.containers {
         let image = container.spec.image.as_deref().unwrap_or_default();
         let message = match tag(image) {
-            Tag::None => format!("{image:?} has no tag, which means latest"),
+            Tag::None => format!("image {image:?} has no tag, which means latest"),
             Tag::Is(tag) if MOVING_TAGS.contains(&tag) => {
-                format!("{image:?} is whatever {tag:?} is when it is pulled")
+                format!("image {image:?} has the moving tag {tag:?}")
             }
             Tag::Is(_) | Tag::Fixed => continue,
         };
@@ -76,7 +72,7 @@ enum Tag<'a> {
 }
 
 fn tag(image: &str) -> Tag<'_> {
-    // A template that somebody else fills in, or nothing at all.
+    // A placeholder, or empty.
     if image.is_empty() || image.contains(['@', '{', '$', '<']) {
         return Tag::Fixed;
     }
@@ -90,9 +86,9 @@ pub(crate) fn check(scope: &mut Scope<'_>) {
     if scope.object.is("", "ConfigMap") {
         for one in sharing::of_config_map(scope.object, scope.context.read) {
             if one.method == Method::TimeSlicing && one.replicas > 1 && !one.renamed {
-                let rest = if one.one_each { "" } else { ", and some get several of one" };
+                let rest = if one.one_each { "" } else { ", and a pod may get several of one GPU" };
                 let message = format!(
-                    "{} pods share each {} under its own name{rest}",
+                    "{} pods share each {}, which is not renamed{rest}",
                     one.replicas, one.offered_as
                 );
                 scope.add(Breach::new(&SILENT_SLICES, one.field, message).about("timeSlicing"));
@@ -120,7 +116,7 @@ fn check_taints(scope: &mut Scope<'_>) {
             "NodePool" => spec.key("template").key("spec").key("taints"),
             _ => spec.key("taints"),
         };
-        let message = format!("{} has GPUs, and nothing keeps other pods off", pool.name);
+        let message = format!("{} has GPUs but no taint", pool.name);
         scope.add(Breach::new(&UNTAINTED_POOL, field, message));
     }
 }

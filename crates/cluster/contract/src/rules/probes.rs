@@ -1,6 +1,4 @@
-//! Probes and the end of pods that serve.
-//!
-//! Owns the rules on how long a server may take to start and to stop. Must not know what it serves.
+//! Rules on probes and the termination of serving pods.
 
 use berth_model::pod::ContainerKind;
 use k8s_openapi::api::core::v1 as core;
@@ -15,12 +13,12 @@ pub(crate) static KILLED_WHILE_LOADING: Rule = Rule {
     name: "killed-while-loading",
     topic: Topic::Serving,
     severity: Severity::Warning,
-    summary: "Probes give a model server the time to load its model.",
-    why: "A liveness probe kills a server that does not answer yet. Base models take 23 s to load at \
-          the median and 52 s at p99 in Alibaba's GenAI trace, large ones minutes: the server is \
-          killed while it loads, and starts again from nothing.",
-    remedy: "Add a startupProbe whose failureThreshold × periodSeconds covers loading; the liveness \
-             probe starts only after it.",
+    summary: "Probes allow for the time to load a model.",
+    why: "A liveness probe kills a server that does not respond yet. In Alibaba's GenAI trace, base \
+          models load in 23 s at the median and 52 s at p99, large ones in minutes: the server is \
+          killed while it loads, and starts over.",
+    remedy: "Add a startupProbe whose failureThreshold × periodSeconds covers the load time. The liveness \
+             probe starts after it.",
     safe_fix: None,
 };
 
@@ -29,10 +27,9 @@ pub(crate) static NOT_READY_WHEN_READY: Rule = Rule {
     name: "no-readiness",
     topic: Topic::Serving,
     severity: Severity::Warning,
-    summary: "A model server behind a Service has a readiness probe.",
-    why: "Without one a pod counts as ready as soon as its process runs. Requests then go to a server \
-          that is still loading its model, and rollouts replace good replicas with ones that cannot \
-          answer yet.",
+    summary: "Model servers behind a Service have a readiness probe.",
+    why: "Without one, a pod is ready as soon as its process runs: it receives traffic while the model \
+          loads, and rollouts replace working replicas with ones that cannot serve yet.",
     remedy: "Add a readinessProbe that succeeds once the model is loaded.",
     safe_fix: None,
 };
@@ -43,9 +40,9 @@ pub(crate) static SHORT_GRACE: Rule = Rule {
     topic: Topic::Serving,
     severity: Severity::Warning,
     summary: "The termination grace period is longer than the preStop hook.",
-    why: "The grace period runs while the hook runs. If the hook takes all of it, the server is killed \
-          before it can finish what is in flight.",
-    remedy: "Raise terminationGracePeriodSeconds above the hook's time by what requests take to finish.",
+    why: "The grace period includes the hook. If the hook takes all of it, the server is killed before \
+          it can finish its requests.",
+    remedy: "Set terminationGracePeriodSeconds to the hook's time plus the time to finish requests.",
     safe_fix: None,
 };
 
@@ -70,14 +67,17 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
         let listens = container.spec.ports.as_ref().is_some_and(|ports| !ports.is_empty());
         if served && listens && container.spec.readiness_probe.is_none() {
             let field = container.path.clone().key("readinessProbe");
-            let message = format!("container {:?} is ready before it is", container.spec.name);
+            let message = format!(
+                "container {:?} has no readinessProbe: it receives traffic while the model loads",
+                container.spec.name
+            );
             scope.add(Breach::new(&NOT_READY_WHEN_READY, field, message));
         }
     }
 }
 
-/// For how long a probe lets a container be before it gives up, in seconds.
-fn patience_s(probe: &core::Probe) -> i64 {
+/// How long a container may fail the probe, in seconds.
+fn tolerated_s(probe: &core::Probe) -> i64 {
     let delay = i64::from(probe.initial_delay_seconds.unwrap_or(0));
     let period = i64::from(probe.period_seconds.unwrap_or(10));
     let failures = i64::from(probe.failure_threshold.unwrap_or(3));
@@ -91,10 +91,10 @@ fn check_start(container: &ContainerView<'_>, scope: &mut Scope<'_>) {
         (None, Some(probe)) => (probe, "livenessProbe"),
         (None, None) => return,
     };
-    let patience_s = patience_s(probe);
+    let patience_s = tolerated_s(probe);
     if patience_s < load_s {
         let message = format!(
-            "the {name} kills container {:?} after {patience_s} s, but models may load for {load_s} s",
+            "the {name} kills container {:?} after {patience_s} s, but loading a model may take {load_s} s",
             container.spec.name
         );
         let field = container.path.clone().key(name);
@@ -116,7 +116,7 @@ fn check_grace(container: &ContainerView<'_>, view: &PodView<'_>, scope: &mut Sc
     }
 }
 
-/// For how long a hook sleeps, if that is what it does.
+/// `None` unless the hook sleeps.
 fn sleep_s(hook: &core::LifecycleHandler) -> Option<i64> {
     if let Some(sleep) = &hook.sleep {
         return Some(sleep.seconds);

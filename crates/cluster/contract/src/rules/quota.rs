@@ -1,6 +1,4 @@
-//! ResourceQuotas: what they leave open, what they do not count, and who cannot fit.
-//!
-//! Owns the rules on quotas. Must not know who uses how much: they are taken to be unused.
+//! Rules on ResourceQuotas. They assume that the quota is unused.
 
 use berth_api::FieldPath;
 use berth_model::pod::PodLevelResources;
@@ -19,11 +17,10 @@ pub(crate) static REQUESTS_ONLY: Rule = Rule {
     name: "quota-requests-only",
     topic: Topic::Tenancy,
     severity: Severity::Warning,
-    summary: "A quota that bounds requests of CPU or memory bounds their limits too.",
-    why: "Requests say what is set aside, limits what may be used. With a quota on requests alone a \
-          team may use many times its part, and on GPU nodes the memory that feeds everybody's GPUs.",
-    remedy: "Add limits.cpu or limits.memory beside requests.cpu or requests.memory. GPUs need no limits \
-             of their own: only requests.nvidia.com/gpu counts.",
+    summary: "Quotas on CPU or memory requests also limit CPU or memory limits.",
+    why: "Requests reserve, limits cap usage. With a quota on requests alone a team can use many times \
+          its quota, and on GPU nodes the memory that other teams' GPU pods need.",
+    remedy: "Add limits.cpu or limits.memory to the quota. GPUs need only requests.nvidia.com/gpu.",
     safe_fix: None,
 };
 
@@ -32,13 +29,11 @@ pub(crate) static NOT_COUNTED: Rule = Rule {
     name: "quota-not-counted",
     topic: Topic::Tenancy,
     severity: Severity::Warning,
-    summary: "A quota names GPUs as requests.RESOURCE.",
-    why: "Kubernetes counts extended resources under requests. alone. A quota on limits.nvidia.com/gpu \
-          or on nvidia.com/gpu is stored and never enforced.",
-    remedy: "Write requests.nvidia.com/gpu.",
-    safe_fix: Some(
-        "The line goes where the quota has the right one as well: it was never counted.",
-    ),
+    summary: "Quotas name GPUs as requests.RESOURCE.",
+    why: "Kubernetes counts extended resources under requests. only. A quota on limits.nvidia.com/gpu or \
+          nvidia.com/gpu is stored but never enforced.",
+    remedy: "Use requests.nvidia.com/gpu.",
+    safe_fix: Some("Removes the entry if the quota also has the right one."),
 };
 
 pub(crate) static EXCEEDED: Rule = Rule {
@@ -46,10 +41,10 @@ pub(crate) static EXCEEDED: Rule = Rule {
     name: "quota-too-small",
     topic: Topic::Tenancy,
     severity: Severity::Warning,
-    summary: "A workload fits into the quotas of its namespace.",
-    why: "Pods beyond the quota are refused one by one; the workload runs with fewer replicas than it \
-          says, or not at all, and a rollout never finishes.",
-    remedy: "Ask for less, or have the quota raised.",
+    summary: "Workloads fit into the quotas of their namespace.",
+    why: "Pods beyond the quota are rejected: the workload runs with fewer replicas or none, and a \
+          rollout never completes.",
+    remedy: "Request less, or raise the quota.",
     safe_fix: None,
 };
 
@@ -57,11 +52,11 @@ pub(crate) fn check(quota: &core::ResourceQuota, scope: &mut Scope<'_>) {
     let Some(hard) = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()) else { return };
     let field = |key: &str| FieldPath::root().key("spec").key("hard").key(key);
     for resource in ["cpu", "memory"] {
-        // A bare name means requests.
+        // Without a prefix, requests are meant.
         let written = [format!("requests.{resource}"), resource.to_owned()];
         let Some(key) = written.iter().find(|key| hard.contains_key(*key)) else { continue };
         if !hard.contains_key(&format!("limits.{resource}")) {
-            let message = format!("{key} is bounded, but limits.{resource} is not");
+            let message = format!("{key} is limited, but limits.{resource} is not");
             scope.add(Breach::new(&REQUESTS_ONLY, field(key), message));
         }
     }
@@ -71,8 +66,8 @@ pub(crate) fn check(quota: &core::ResourceQuota, scope: &mut Scope<'_>) {
             continue;
         }
         let right = format!("requests.{named}");
-        let breach = Breach::new(&NOT_COUNTED, field(key), format!("{key} is never counted"))
-            .remedy(format!("Write {right}."));
+        let breach = Breach::new(&NOT_COUNTED, field(key), format!("{key} is never enforced"))
+            .remedy(format!("Use {right}."));
         let fixable = hard.contains_key(&right);
         let fix = Fix::Remove { path: field(key) };
         scope.add(if fixable { breach.fix([fix]).remedy("Remove it.") } else { breach });
@@ -85,7 +80,7 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let mut found = Vec::new();
     for quota in Context::in_namespace(&scope.context.quotas, view.namespace) {
         let Some(terms) = &quota.spec else { continue };
-        // One that counts some pods only may not mean this one.
+        // A quota with scopes may not count this pod.
         if terms.scopes.is_some() || terms.scope_selector.is_some() {
             continue;
         }
@@ -96,7 +91,7 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
                 continue;
             };
             let copies = view.copies().unwrap_or(1).max(1);
-            // Many more copies than could fit change nothing.
+            // More copies than could ever fit need not be added up.
             let together = (0..copies.min(10_000)).try_fold(Quantity::default(), |sum, _| {
                 (sum <= most).then(|| sum.saturating_add(*each))
             });
@@ -104,11 +99,9 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
                 continue;
             }
             let message = if *each > most {
-                format!(
-                    "one pod asks for {each} of {resource}, but quota {name} allows {most} in all"
-                )
+                format!("one pod requests {each} of {resource}, but quota {name} allows {most}")
             } else {
-                format!("{copies} pods of {each} {resource} each exceed the {most} of quota {name}")
+                format!("{copies} pods with {each} {resource} each exceed quota {name} ({most})")
             };
             let of_pod = || view.spec_field("containers");
             let field = match (&view.template.copies, *each > most) {

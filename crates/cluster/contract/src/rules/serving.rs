@@ -1,6 +1,4 @@
-//! Serving on GPUs: spread, copies, and GPUs that are shared without bounds.
-//!
-//! Owns the rules on replicas and on sharing. Must not know probes and budgets.
+//! Rules on serving on GPUs: spread, replicas and GPU sharing.
 
 use berth_api::workload::WorkloadKind;
 use berth_model::spec::PodSpec;
@@ -19,14 +17,14 @@ pub(crate) static NO_SPREAD: Rule = Rule {
     name: "no-spread",
     topic: Topic::Serving,
     severity: Severity::Warning,
-    summary: "Replicas that serve on GPUs are spread over zones or nodes.",
-    why: "GPU nodes hold eight GPUs and more, and whoever packs them well puts all replicas of a small \
-          service onto one. That node, or its zone, then takes the whole service down, and it comes \
-          back only after minutes of provisioning and loading.",
+    summary: "Serving replicas on GPUs are spread over zones or nodes.",
+    why: "GPU nodes have eight GPUs or more, and a scheduler that packs well places all replicas of a \
+          small service on one. When that node or its zone fails, the service is down for minutes of \
+          provisioning and model loading.",
     remedy: "Add topologySpreadConstraints over topology.kubernetes.io/zone, or pod anti-affinity.",
     safe_fix: Some(
-        "A constraint over zones with whenUnsatisfiable: ScheduleAnyway is added. It is a wish: no pod \
-         waits because of it.",
+        "Adds a constraint over zones with whenUnsatisfiable: ScheduleAnyway, which keeps no pod \
+         pending.",
     ),
 };
 
@@ -35,13 +33,13 @@ pub(crate) static SHARED_GPU: Rule = Rule {
     name: "shared-gpu-serving",
     topic: Topic::Serving,
     severity: Severity::Warning,
-    summary: "Serving does not run on time-sliced GPUs, nor under MPS without a cap.",
-    why: "Sharing without bounds has no bound on latency either. Measured on an H200 with BERT-large: \
-          p99 2.4 ms alone, 4.5 and 6.8 ms time-sliced with one and two busy neighbours, 51 ms under \
-          MPS without a cap, 3.8 ms under MPS with a cap of 50 % for both. Neither protects memory \
-          from a neighbour's allocations.",
-    remedy: "Use a MIG slice, or MPS with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE below 100 for everybody; \
-             NVIDIA's device plugin sets that by itself when it shares by MPS.",
+    summary: "Serving does not use time-sliced GPUs, or MPS without a limit.",
+    why: "Without a limit, other pods on the GPU determine the latency. Measured on an H200 with \
+          BERT-large: p99 2.4 ms alone, 4.5 and 6.8 ms time-sliced with one and two busy pods, 51 ms \
+          under MPS without a limit, 3.8 ms under MPS with a limit of 50 % each. Time-slicing and MPS \
+          without a limit do not protect memory either.",
+    remedy: "Use a MIG slice, or MPS with CUDA_MPS_ACTIVE_THREAD_PERCENTAGE below 100 for all pods. \
+             NVIDIA's device plugin sets it when it shares GPUs by MPS.",
     safe_fix: None,
 };
 
@@ -50,11 +48,11 @@ pub(crate) static SINGLE_REPLICA: Rule = Rule {
     name: "single-replica",
     topic: Topic::Serving,
     severity: Severity::Info,
-    summary: "A service on GPUs has more than one replica.",
-    why: "Every drain, repartition, node upgrade and preemption is an outage of the service, as long as \
-          provisioning, pulling and model loading take together.",
-    remedy: "Run two replicas on smaller slices rather than one on a whole GPU, or say that an outage is \
-             acceptable.",
+    summary: "Services on GPUs have more than one replica.",
+    why: "With one replica, every drain, repartition, node upgrade and preemption is an outage that \
+          lasts for provisioning, image pull and model loading.",
+    remedy: "Run two replicas on smaller slices instead of one on a whole GPU, or ignore the rule with \
+             berth.dev/lint-ignore and a reason.",
     safe_fix: None,
 };
 
@@ -71,7 +69,7 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     check_spread(view, spec, scope);
     check_single(view, scope);
     for ask in &view.gpus {
-        if let Some(message) = unbounded(view, spec, ask, scope.context) {
+        if let Some(message) = unlimited(view, spec, ask, scope.context) {
             let list =
                 if ask.container.limit(ask.resource).is_some() { "limits" } else { "requests" };
             let field = ask.container.field(list, ask.resource);
@@ -92,7 +90,7 @@ fn check_spread(view: &PodView<'_>, spec: &PodSpec, scope: &mut Scope<'_>) {
     }
     let field = view.spec_field("topologySpreadConstraints");
     let copies = view.copies().unwrap_or(0);
-    let message = format!("nothing keeps the {copies} replicas apart");
+    let message = format!("{copies} replicas without spread constraints or anti-affinity");
     let mut breach = Breach::new(&NO_SPREAD, field.clone(), message);
     if let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) {
         let value = json!({
@@ -118,15 +116,19 @@ fn check_single(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let labels = labels_of(&view.template.metadata);
     let services = Context::in_namespace(&scope.context.services, view.namespace);
     let served = services.iter().any(|one| !one.is_empty() && one.matches(&labels));
-    let said = label_of(&view.template.metadata, berth_api::keys::CLASS).is_some();
-    if served || said {
+    let has_class = label_of(&view.template.metadata, berth_api::keys::CLASS).is_some();
+    if served || has_class {
         let field = berth_api::FieldPath::parse("spec.replicas");
-        scope.add(Breach::new(&SINGLE_REPLICA, field, "is one: every disruption is an outage"));
+        scope.add(Breach::new(
+            &SINGLE_REPLICA,
+            field,
+            "one replica: every disruption is an outage",
+        ));
     }
 }
 
-/// How the GPU that is asked for is shared without bounds, if it is.
-fn unbounded(
+/// How the requested GPU is shared without a limit, if it is.
+fn unlimited(
     view: &PodView<'_>,
     spec: &PodSpec,
     ask: &GpuAsk<'_>,
@@ -135,24 +137,21 @@ fn unbounded(
     let cap = ask.container.env(CAP).map(|(_, value)| value.parse::<f64>().unwrap_or(100.0));
     let capped = cap.is_some_and(|percent| percent < 100.0);
     if runs_own_mps(view, ask) {
-        return (!capped).then(|| format!("uses MPS, and {CAP} sets no cap below 100"));
+        return (!capped).then(|| format!("uses MPS without {CAP} below 100"));
     }
     match method(spec, ask, context)? {
         Some(Method::TimeSlicing) => {
-            Some(format!("{} is time-sliced here: neighbours take turns with it", ask.resource))
+            Some(format!("{} is time-sliced: pods take turns", ask.resource))
         }
         Some(Method::Mps) => cap
             .filter(|percent| *percent >= 100.0)
-            .map(|_| format!("{CAP} lifts the cap that MPS gives to every share")),
+            .map(|_| format!("{CAP} removes the limit that MPS sets for each share")),
         None if capped => None,
-        None => Some(format!(
-            "{} is a share of a GPU, and nothing says that it is capped",
-            ask.resource
-        )),
+        None => Some(format!("{} is a share of a GPU without a known limit", ask.resource)),
     }
 }
 
-/// A daemon for MPS that is not the device plugin's, which caps nobody by itself.
+/// Whether the pod uses an MPS daemon other than the device plugin's. Such a daemon sets no limits.
 fn runs_own_mps(view: &PodView<'_>, ask: &GpuAsk<'_>) -> bool {
     let volumes = view.template.spec.volumes.iter().flatten();
     let mounted = volumes
@@ -161,8 +160,7 @@ fn runs_own_mps(view: &PodView<'_>, ask: &GpuAsk<'_>) -> bool {
     mounted || ask.container.env(MPS_DIRECTORY).is_some()
 }
 
-/// How the resource is shared: `None` if it is not, as far as known; inside, `None` if that it is
-/// shared is all that is known.
+/// `None` if the resource is not known to be shared; `Some(None)` if it is shared by an unknown method.
 fn method(spec: &PodSpec, ask: &GpuAsk<'_>, context: &Context) -> Option<Option<Method>> {
     let wanted = |key: &str| spec.node_selector.get(key).map(AsRef::as_ref);
     match wanted(SHARING_LABEL) {
@@ -176,7 +174,7 @@ fn method(spec: &PodSpec, ask: &GpuAsk<'_>, context: &Context) -> Option<Option<
     let labels: Vec<Option<&str>> =
         places.map(|pool| pool.node.labels.get(SHARING_LABEL).map(AsRef::as_ref)).collect();
     if !labels.is_empty() {
-        // One place without neighbours is enough for a scheduler that knows which to take.
+        // A scheduler may choose the node where it is not shared.
         let all = |method: &str| labels.iter().all(|label| *label == Some(method));
         return match () {
             () if all("time-slicing") => Some(Some(Method::TimeSlicing)),
@@ -187,8 +185,8 @@ fn method(spec: &PodSpec, ask: &GpuAsk<'_>, context: &Context) -> Option<Option<
     let shared = context.sharing.iter().filter(|one| one.replicas > 1);
     let offers: Vec<_> = shared.filter(|one| one.offered_as == ask.resource).collect();
     if let Some(first) = offers.first() {
-        // Of several configurations it is not known which nodes pick which, but a name that only
-        // shares have means the same on all of them.
+        // Which nodes use which configuration is unknown, but a name that only shares have means the same
+        // on all of them.
         let certain = offers.iter().all(|one| one.everywhere || one.renamed);
         let agreed = offers.iter().all(|one| one.method == first.method);
         if certain && agreed {

@@ -1,6 +1,4 @@
-//! Taints of GPU nodes and the tolerations that answer them.
-//!
-//! Owns the rules on who may be on GPU nodes. Must not know how GPUs are asked for.
+//! Rules on taints of GPU nodes and their tolerations.
 
 use berth_model::spec::PodSpec;
 use berth_model::taint::Taint;
@@ -19,14 +17,12 @@ pub(crate) static NO_TOLERATION: Rule = Rule {
     name: "no-toleration",
     topic: Topic::Placement,
     severity: Severity::Warning,
-    summary: "A pod that asks for GPUs tolerates the taint of GPU nodes.",
-    why: "GPU nodes are tainted so that nothing else lands there. A pod that asks for a GPU without \
-          tolerating the taint stays pending, unless the cluster happens to add tolerations by itself \
-          (the admission plugin ExtendedResourceToleration, as on GKE).",
+    summary: "Pods that request GPUs tolerate the taint of GPU nodes.",
+    why: "GPU nodes are tainted to keep other pods off. A pod that requests a GPU and does not tolerate \
+          the taint stays pending, unless the cluster adds tolerations (the admission plugin \
+          ExtendedResourceToleration, as on GKE).",
     remedy: "Add a toleration for the taint of the GPU nodes.",
-    safe_fix: Some(
-        "The toleration is added. It only lets the pod where the GPUs are that it asks for.",
-    ),
+    safe_fix: Some("Adds the toleration."),
 };
 
 pub(crate) static IDLE_TOLERATION: Rule = Rule {
@@ -34,10 +30,10 @@ pub(crate) static IDLE_TOLERATION: Rule = Rule {
     name: "idle-toleration",
     topic: Topic::Placement,
     severity: Severity::Warning,
-    summary: "A pod that tolerates the taint of GPU nodes asks for a GPU.",
-    why: "It may take CPUs and memory of a node that costs ten times as much, and so strand GPUs that \
-          pods can then no longer use. If it uses a GPU all the same, nobody accounts for it.",
-    remedy: "Remove the toleration, or ask for the GPU that the pod uses.",
+    summary: "Pods that tolerate the taint of GPU nodes request a GPU.",
+    why: "Such a pod may take CPUs and memory of a node that costs ten times as much, and strand its \
+          GPUs. If it uses a GPU without a request, the GPU is not accounted for.",
+    remedy: "Remove the toleration, or request the GPU that the pod uses.",
     safe_fix: None,
 };
 
@@ -46,15 +42,15 @@ pub(crate) static SYSTEM_ON_GPU_NODES: Rule = Rule {
     name: "system-on-gpu-nodes",
     topic: Topic::Placement,
     severity: Severity::Warning,
-    summary: "A DaemonSet that GPUs do not need stays off GPU nodes.",
-    why: "Every agent takes CPUs and memory from the sockets that feed the GPUs, on each of the most \
-          expensive nodes there are.",
-    remedy: "Remove the toleration; if the agent is needed for GPU operation, say so with \
-             berth.dev/lint-ignore and the reason.",
+    summary: "DaemonSets that GPUs do not need do not run on GPU nodes.",
+    why: "Every agent takes CPUs and memory from the GPUs' sockets, on each of the most expensive \
+          nodes.",
+    remedy: "Remove the toleration. If GPU nodes need the agent, ignore the rule with \
+             berth.dev/lint-ignore and a reason.",
     safe_fix: None,
 };
 
-/// What the names of images, volumes and workloads of agents for GPUs have in them.
+/// Parts of the names of images, volumes and workloads of GPU agents.
 const GPU_AGENTS: [&str; 11] = [
     "nvidia",
     "dcgm",
@@ -69,11 +65,11 @@ const GPU_AGENTS: [&str; 11] = [
     "pod-resources",
 ];
 
-/// Words in keys and values of taints that mean GPUs.
+/// Parts of keys and values of GPU taints.
 const GPU_WORDS: [&str; 4] = ["gpu", "accelerator", "nvidia.com", "amd.com"];
 
 pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
-    // A pod that names its node has been placed; what tolerations it had then no longer matters.
+    // Tolerations do not matter for a bound pod.
     if view.template.spec.node_name.is_some() {
         return;
     }
@@ -95,10 +91,10 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let field = view.spec_field("tolerations").at(index);
     let key = toleration.key.as_deref().unwrap_or_default();
     if view.work != Work::System {
-        let message = format!("tolerates {key}, but asks for no GPU");
+        let message = format!("tolerates {key}, but requests no GPU");
         scope.add(Breach::new(&IDLE_TOLERATION, field, message));
     } else if !is_gpu_agent(view) {
-        let message = format!("runs on every node with the taint {key}, and asks for no GPU");
+        let message = format!("runs on all nodes with the taint {key}, but requests no GPU");
         scope.add(Breach::new(&SYSTEM_ON_GPU_NODES, field, message));
     }
 }
@@ -124,7 +120,7 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_>) {
     let refusals: Vec<Option<(&NodeGroup, &Taint)>> =
         offering.map(|pool| Some((pool, pool.refusal(spec)?))).collect();
     let (key, effect, message) = match refusals.iter().copied().collect::<Option<Vec<_>>>() {
-        // Nothing is known of the nodes that it may go to: what everybody does is expected.
+        // Its nodes are unknown: the usual taint is expected.
         Some(all) if all.is_empty() => {
             let tolerations = view.template.spec.tolerations.iter().flatten();
             let everything = |one: &core::Toleration| one.key.as_deref().unwrap_or("").is_empty();
@@ -134,16 +130,16 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_>) {
             if answers.next().is_some() || is_on_gke(spec) {
                 return;
             }
-            (key.clone(), "NoSchedule", format!("asks for GPUs, but does not tolerate {key}"))
+            (key.clone(), "NoSchedule", format!("requests GPUs, but does not tolerate {key}"))
         }
         Some(all) => {
             let Some((pool, taint)) = all.first() else { return };
             let key = &taint.key;
             let (name, count) = (&pool.name, all.iter().map(|(pool, _)| pool.count()).sum());
             let message = match count {
-                1_usize => format!("asks for GPUs, but does not tolerate {key} of {name}"),
+                1_usize => format!("requests GPUs, but does not tolerate {key} of {name}"),
                 count => format!(
-                    "asks for GPUs, but does not tolerate the taints of the {count} nodes and pools \
+                    "requests GPUs, but does not tolerate the taints of the {count} nodes and pools \
                      that it selects, such as {key} of {name}"
                 ),
             };
@@ -159,7 +155,7 @@ fn check_missing(view: &PodView<'_>, scope: &mut Scope<'_>) {
     scope.add(Breach::new(&NO_TOLERATION, field, message).remedy(remedy).fix([fix]));
 }
 
-/// GKE adds the toleration to every pod that asks for GPUs.
+/// GKE adds the toleration to every pod that requests GPUs.
 fn is_on_gke(spec: &PodSpec) -> bool {
     let selected = spec.node_selector.iter().map(|(key, _)| key);
     let required = spec.node_affinity.required.iter().flatten();

@@ -1,6 +1,4 @@
-//! Whose a GPU workload is, and who pays.
-//!
-//! Owns the rules on labels for accounting. Must not know prices.
+//! Rules on team and cost center labels.
 
 use serde_json::json;
 
@@ -15,13 +13,11 @@ pub(crate) static NO_TEAM: Rule = Rule {
     name: "no-team",
     topic: Topic::Tenancy,
     severity: Severity::Warning,
-    summary: "Pods that ask for GPUs say whose they are, or their namespace does.",
-    why: "Shares, borrowing and alerts go by team. What belongs to nobody is nobody's to turn off, and \
-          its cost falls on all.",
+    summary: "GPU pods, or their namespace, have a team label.",
+    why: "Shares, borrowing and alerts are per team. Pods without a team have no owner, and their cost \
+          is shared by all.",
     remedy: "Add the label to the pod template, or to the namespace.",
-    safe_fix: Some(
-        "A label that the workload itself has is copied to its pods, which are what is counted.",
-    ),
+    safe_fix: Some("Copies a label of the workload to its pods."),
 };
 
 pub(crate) static NO_COST_CENTER: Rule = Rule {
@@ -29,16 +25,15 @@ pub(crate) static NO_COST_CENTER: Rule = Rule {
     name: "no-cost-center",
     topic: Topic::Tenancy,
     severity: Severity::Warning,
-    summary: "Pods that ask for GPUs say who pays, or their namespace does.",
-    why: "GPU nodes cost ten times what others do. Cost that cannot be charged back is not looked at.",
+    summary: "GPU pods, or their namespace, have a cost center label.",
+    why: "GPU nodes cost ten times as much as others. Without a cost center their cost cannot be charged \
+          back.",
     remedy: "Add the label to the pod template, or to the namespace.",
-    safe_fix: Some(
-        "A label that the workload itself has is copied to its pods, which are what is counted.",
-    ),
+    safe_fix: Some("Copies a label of the workload to its pods."),
 };
 
 pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
-    // The platform's own agents are overhead, which is shared out as such.
+    // Agents of the platform are overhead.
     if !view.uses_gpus() || view.work == Work::System {
         return;
     }
@@ -60,7 +55,7 @@ pub(crate) fn check(view: &PodView<'_>, scope: &mut Scope<'_>) {
             Some((key, _)) => {
                 (view.label_field(key), format!("the workload has {key}, but its pods do not"))
             }
-            None => (view.label_field(usual), format!("the pods have no label {usual}")),
+            None => (view.label_field(usual), format!("pods have no label {usual}")),
         };
         let mut breach = Breach::new(rule, field.clone(), message);
         if let Some((_, value)) = written {

@@ -1,6 +1,4 @@
-//! What the API server refuses, said before it is asked.
-//!
-//! Owns the rule on objects that cannot be created at all. Must not know what is unwise only.
+//! The rule on objects that the API server rejects.
 
 use berth_api::FieldPath;
 use berth_api::workload::Workload;
@@ -19,26 +17,41 @@ pub(crate) static INVALID: Rule = Rule {
     name: "invalid",
     topic: Topic::Requests,
     severity: Severity::Error,
-    summary: "An object is one that the API server would store.",
-    why: "What the API server refuses never reaches a scheduler: the rollout stops, or a controller \
-          tries for ever to create pods that are turned away, and only its events say so.",
+    summary: "The API server accepts the object.",
+    why: "A rejected object never reaches a scheduler: the rollout stops, or a controller retries to \
+          create pods that are rejected, and only its events show it.",
     remedy: "Correct the field as the message says.",
     safe_fix: None,
 };
 
+/// A document with an object's fields but without the two that say what it is.
+pub(crate) fn check_document(scope: &mut Scope<'_>) {
+    let has = |key: &str| scope.object.json.get(key).is_some();
+    let reference = &scope.object.reference;
+    let missing = match (reference.api_version.is_empty(), reference.kind.is_empty()) {
+        (false, true) if has("metadata") || has("spec") => "kind",
+        (true, false) if has("metadata") => "apiVersion",
+        (true, true) if has("metadata") && has("spec") => "kind",
+        _ => return,
+    };
+    let field = FieldPath::root().key(missing);
+    let remedy = "Add apiVersion and kind, such as v1 and Pod.";
+    scope.add(Breach::new(&INVALID, field, format!("{missing} is required")).remedy(remedy));
+}
+
 pub(crate) fn check_workload(workload: &Workload, scope: &mut Scope<'_>) {
     for template in &workload.templates {
         let Some((field, selector)) = &template.selector else { continue };
-        // Kustomize fills in what is left out, and kubectl complains of what stays so.
+        // Kustomize may fill it in; kubectl reports it otherwise.
         if *selector == LabelSelector::default() {
             continue;
         }
         let Some(read) = berth_api::read_selector(selector) else { continue };
         if !read.matches(&labels_of(&template.metadata)) {
-            let message = "does not match the labels of the pod template";
+            let message = "selector does not match the labels of the pod template";
             scope.add(
                 Breach::new(&INVALID, field.clone(), message)
-                    .remedy("Give the pod template the labels that are selected."),
+                    .remedy("Add the selected labels to the pod template."),
             );
         }
     }
@@ -46,7 +59,7 @@ pub(crate) fn check_workload(workload: &Workload, scope: &mut Scope<'_>) {
 
 pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     if let Err(error) = &view.lowered {
-        // Berth's own annotations have a rule of their own.
+        // BERTH-801 reports Berth's own annotations.
         if !error.field.contains("berth.dev/") && error.field != "metadata.name" {
             let field = view.template.path.clone().join(&FieldPath::parse(&error.field));
             scope.add(Breach::new(&INVALID, field, error.problem.clone()));
@@ -54,7 +67,7 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
     }
     for container in &view.containers {
         for resource in container.resources() {
-            // GPUs have rules of their own.
+            // BERTH-101 and BERTH-102 report GPUs.
             if scope.settings.is_gpu(resource) {
                 continue;
             }
@@ -64,18 +77,18 @@ pub(crate) fn check_pod(view: &PodView<'_>, scope: &mut Scope<'_>) {
             let strict = name.is_extended() || name.is_hugepages();
             let message = match (request, limit) {
                 (Some(request), Some(limit)) if request > limit => {
-                    format!("{request} is above the limit of {limit}")
+                    format!("request of {request} exceeds the limit of {limit}")
                 }
                 (Some(request), Some(limit)) if strict && request != limit => {
-                    format!("{request} differs from the limit of {limit}")
+                    format!("request of {request} differs from the limit of {limit}")
                 }
-                (Some(request), None) if strict => format!("{request} has no limit"),
+                (Some(request), None) if strict => format!("request of {request} without a limit"),
                 _ => continue,
             };
             let remedy = if strict {
-                format!("Request as much {resource} as the limit says.")
+                format!("Set equal requests and limits of {resource}.")
             } else {
-                format!("Request at most as much {resource} as the limit allows.")
+                format!("Request at most the limit of {resource}.")
             };
             let field = container.field("requests", resource);
             scope.add(Breach::new(&INVALID, field, message).remedy(remedy));
