@@ -31,7 +31,7 @@ use self::usage::Usage;
 
 pub use doubt::doubts;
 pub use forecast::{Ended, History};
-pub use record::Record;
+pub use record::{Evidence, Record};
 pub use selector::{SelectorError, parse_selector};
 
 /// The schedulerName that Berth serves unless it is configured otherwise.

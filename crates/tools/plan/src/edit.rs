@@ -1,7 +1,4 @@
-//! What if: changes of a cluster, each a line of text.
-//!
-//! Owns their form, what each does to the cluster, and who loses a place by it. Changes are made one
-//! after the other, each to what the ones before have left. Must not know what is planned.
+//! Changes of a cluster, as `--what-if` takes them. Each applies to the result of those before it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,81 +21,48 @@ use thiserror::Error;
 
 use crate::run::{is_replaced, replacement};
 
-/// Nodes that can be added at once.
+/// How many nodes one change can add.
 const NODES_MAX: u32 = 10_000;
 
-/// The forms there are.
 const FORMS: &str = "add=NODE_OR_POOL:COUNT, remove=NODE, drain=NODE, cordon=NODE, lose-zone=ZONE, \
                      repartition=NODE/GPU:LAYOUT or quota=NAMESPACE/NAME:RESOURCE=AMOUNT";
 
-/// A change of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// More nodes like one that is there, or like those of a pool.
-    Add {
-        /// The node or the pool.
-        like: String,
-        /// How many.
-        count: u32,
-    },
-    /// A node is gone.
-    Remove {
-        /// The node.
-        node: String,
-    },
-    /// A node takes nothing new, and its pods go elsewhere.
-    Drain {
-        /// The node.
-        node: String,
-    },
-    /// A node takes nothing new.
-    Cordon {
-        /// The node.
-        node: String,
-    },
-    /// All nodes of a zone are gone.
-    LoseZone {
-        /// The zone.
-        zone: String,
-    },
-    /// A GPU is divided otherwise. Who has a part of it goes elsewhere.
+    /// Adds empty copies of a node, or of a pool's first node.
+    Add { like: String, count: u32 },
+    Remove { node: String },
+    /// Cordons the node and evicts its pods.
+    Drain { node: String },
+    Cordon { node: String },
+    /// Removes all nodes of a zone.
+    LoseZone { zone: String },
+    /// Changes the MIG layout of a GPU and evicts the pods that hold a part of it.
     Repartition {
-        /// The node.
         node: String,
         /// The number of the GPU.
         gpu: usize,
         /// `3g.40gb@4+1g.10gb@0`, `3g.40gb+1g.10gb` wherever they fit, or `whole`.
         layout: String,
     },
-    /// A quota says something else.
-    Quota {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-        /// Of what.
-        resource: String,
-        /// How much.
-        amount: Quantity,
-    },
+    /// Sets a hard limit of a ResourceQuota.
+    Quota { namespace: String, name: String, resource: String, amount: Quantity },
 }
 
-/// A change that cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("--what-if {edit}: {problem}")]
 pub struct EditError {
-    /// The change as it is written.
+    /// As on the command line.
     pub edit: String,
-    /// What is wrong with it, and what to do.
+    /// With the remedy.
     pub problem: String,
 }
 
-/// What a change does.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// What the engine is told.
+    /// For the engine.
     pub(crate) events: Vec<Event>,
-    /// Pods that are gone for good.
+    /// Evicted pods that no controller replaces.
     pub(crate) lost: Vec<PodRef>,
 }
 
@@ -126,10 +90,10 @@ impl FromStr for Edit {
     fn from_str(text: &str) -> Result<Self, EditError> {
         let error = |problem: String| EditError { edit: text.to_owned(), problem };
         let (kind, rest) =
-            text.split_once('=').ok_or_else(|| error(format!("is no change; write {FORMS}")))?;
+            text.split_once('=').ok_or_else(|| error(format!("unknown change (expected {FORMS})")))?;
         let name = |rest: &str| -> Result<String, EditError> {
             match rest {
-                "" => Err(error("names nothing; write a name after the sign".to_owned())),
+                "" => Err(error("a name is required after \"=\"".to_owned())),
                 name => Ok(name.to_owned()),
             }
         };
@@ -138,7 +102,7 @@ impl FromStr for Edit {
                 let (like, count) = rest.rsplit_once(':').unwrap_or((rest, "1"));
                 let count = count.parse().ok().filter(|count| (1..=NODES_MAX).contains(count));
                 let problem =
-                    || error(format!("write how many, 1 to {NODES_MAX}, after the colon"));
+                    || error(format!("the count after \":\" must be 1 to {NODES_MAX}"));
                 Ok(Self::Add { like: name(like)?, count: count.ok_or_else(problem)? })
             }
             "remove" => Ok(Self::Remove { node: name(rest)? }),
@@ -151,9 +115,15 @@ impl FromStr for Edit {
                     let number = gpu.strip_prefix("gpu-").unwrap_or(gpu);
                     Some((node.to_owned(), number.parse().ok()?, layout.trim().to_owned()))
                 });
-                let form = "write repartition=NODE/GPU:LAYOUT, such as \
-                            repartition=node-a/0:3g.40gb@0+3g.40gb@4";
+                let form = "expected repartition=NODE/GPU:LAYOUT \
+                            (e.g. repartition=node-a/0:3g.40gb@0+3g.40gb@4)";
                 let (node, gpu, layout) = parts.ok_or_else(|| error(form.to_owned()))?;
+                if layout.contains(',') {
+                    let profiles: Vec<&str> = layout.split(',').map(str::trim).collect();
+                    let meant = profiles.join("+");
+                    let problem = format!("profiles are separated by \"+\", not commas: {meant}");
+                    return Err(error(problem));
+                }
                 Ok(Self::Repartition { node: name(&node)?, gpu, layout })
             }
             "quota" => {
@@ -162,11 +132,11 @@ impl FromStr for Edit {
                     let (resource, amount) = change.split_once('=')?;
                     Some((namespace.to_owned(), name.to_owned(), resource.to_owned(), amount))
                 });
-                let form = "write quota=NAMESPACE/NAME:RESOURCE=AMOUNT, such as \
-                            quota=ml/gpus:requests.nvidia.com/gpu=16";
+                let form = "expected quota=NAMESPACE/NAME:RESOURCE=AMOUNT \
+                            (e.g. quota=ml/gpus:requests.nvidia.com/gpu=16)";
                 let (namespace, name, resource, amount) =
                     parts.ok_or_else(|| error(form.to_owned()))?;
-                let amount = Quantity::parse(amount).map_err(|wrong| error(wrong.to_string()))?;
+                let amount = Quantity::parse(amount).map_err(|problem| error(problem.to_string()))?;
                 Ok(Self::Quota { namespace, name, resource, amount })
             }
             other => {
@@ -174,14 +144,13 @@ impl FromStr for Edit {
                     ["add", "remove", "drain", "cordon", "lose-zone", "repartition", "quota"];
                 let meant = closest(other, &known)
                     .map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
-                Err(error(format!("{other:?} is no change{meant}; write {FORMS}")))
+                Err(error(format!("unknown change {other:?}{meant} (expected {FORMS})")))
             }
         }
     }
 }
 
 impl Edit {
-    /// Changes the cluster, and says what the engine is to be told.
     pub(crate) fn apply(
         &self,
         cluster: &mut Cluster,
@@ -259,10 +228,10 @@ impl Edit {
             None => {
                 let some: Vec<&str> = known.iter().take(5).copied().collect();
                 let more = if known.len() > some.len() { ", …" } else { "" };
-                format!("there are {}{more}", some.join(", "))
+                format!("known: {}{more}", some.join(", "))
             }
         };
-        self.error(format!("there is no {what} {name:?}; {remedy}"))
+        self.error(format!("{what} {name:?} not found; {remedy}"))
     }
 
     fn position(&self, cluster: &Cluster, node: &str) -> Result<usize, EditError> {
@@ -388,13 +357,13 @@ impl Edit {
         let empty = Layout::empty(board).map_err(|problem| self.error(problem.to_string()))?;
         let layout = empty.with_all(&wanted).filter(|layout| !layout.is_empty());
         layout.map(Some).ok_or_else(|| {
-            self.error(format!("no {} can be divided into {text}; ask for less", board.product()))
+            self.error(format!("layout {text} does not fit on a {}", board.product()))
         })
     }
 }
 
-/// The topology with what a pod has now, as far as it is still there: dividing one GPU takes nothing
-/// from those who have others.
+/// The topology with the devices that a pod holds, if all of them still exist: repartitioning one GPU
+/// does not affect pods on others.
 fn keeping(topology: NodeTopology, engine: &Engine, node: &str, uid: &str) -> NodeTopology {
     let Some((before, true)) = engine.kubelet(node) else { return topology };
     let Some(mut held) = before.assignment(uid) else { return topology };
@@ -419,7 +388,7 @@ fn keeping(topology: NodeTopology, engine: &Engine, node: &str, uid: &str) -> No
     topology.clone().with_held(uid, &held).unwrap_or(topology)
 }
 
-/// Another node like this one, new and empty.
+/// A new node without pods.
 fn copy(original: &ClusterNode, name: &Arc<str>) -> ClusterNode {
     let mut node = original.clone();
     node.node.name = name.clone();
@@ -444,7 +413,7 @@ fn cordon(node: &mut ClusterNode, changed: &mut Changed) {
     changed.events.push(Event::Node(node.node.clone()));
 }
 
-/// Pods lose their place; what makes them makes others, which look for one.
+/// Evicts pods. Those with a controller are replaced by pending ones.
 fn displace(cluster: &mut Cluster, changed: &mut Changed, goes: impl Fn(&PodObject) -> bool) {
     let (gone, stay): (Vec<PodObject>, Vec<PodObject>) =
         std::mem::take(&mut cluster.pods).into_iter().partition(|pod| goes(pod));
@@ -462,8 +431,8 @@ fn displace(cluster: &mut Cluster, changed: &mut Changed, goes: impl Fn(&PodObje
     }
 }
 
-/// UIDs of pods that have, or may have, a part of a GPU. Where nothing is known of the node's inside,
-/// all that ask for any GPU there.
+/// UIDs of pods that hold, or may hold, a part of a GPU. On a node of unknown topology, all pods with
+/// GPUs.
 fn holders(engine: &Engine, node: &ClusterNode, gpu: usize, pods: &[PodObject]) -> Vec<Arc<str>> {
     let here = pods.iter().filter(|pod| pod.node.as_ref() == Some(&node.node.name));
     let kubelet = engine.kubelet(&node.node.name).filter(|(_, believed)| *believed);

@@ -190,8 +190,8 @@ impl<'a> Run<'a> {
                 self.refused.push((number, Unplaced { pods, reason, why, remedies: Vec::new() }));
                 continue;
             }
-            for NewPod { mut pod, made } in pods {
-                made.into_iter().for_each(|event| self.engine.apply(event));
+            for NewPod { mut pod, claims } in pods {
+                claims.into_iter().for_each(|event| self.engine.apply(event));
                 // So that pods are scheduled in the order of the manifests.
                 pod.created_at_ms = self.now_ms;
                 self.now_ms += 1;

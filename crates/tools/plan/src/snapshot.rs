@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::Lower as _;
+use berth_api::keys::PLACEMENT;
 use berth_engine::{Engine, Profile};
 use berth_inspect::pod::{PodReport, finished_at_ms, scheduler_of};
 use berth_inspect::{
@@ -111,6 +112,9 @@ impl Facts {
                     let record = pod.metadata.annotations.as_ref().and_then(Record::read);
                     facts.records.extend(record.map(|record| (uid.into(), record)));
                     facts.ended.extend(ended(pod));
+                    if is_scheduled_by_berth(pod) {
+                        facts.schedulers.insert(scheduler_of(pod).to_owned());
+                    }
                 }
                 Object::Node(node) => {
                     let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -210,6 +214,18 @@ impl Source for Facts {
         let pods = self.cluster.pods.iter().map(|pod| self.pod_facts(pod)).collect();
         Some(History { pods, ended: &self.ended })
     }
+}
+
+/// Berth can be configured to serve other schedulerNames than its own. It shows on pods that it has bound, and
+/// on those that it has given a condition.
+fn is_scheduled_by_berth(pod: &core::Pod) -> bool {
+    let mut writers = pod.metadata.managed_fields.iter().flatten();
+    let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let annotations = pod.metadata.annotations.as_ref();
+    is_bound && annotations.is_some_and(|all| all.contains_key(PLACEMENT))
+        || writers.any(|one| {
+            one.manager.as_deref() == Some(SCHEDULER) && one.subresource.as_deref() == Some("status")
+        })
 }
 
 fn ended(pod: &core::Pod) -> Option<Ended> {

@@ -4,11 +4,14 @@
 
 use std::fmt::Write as _;
 
-use berth_inspect::node::{Insight, NodeReport};
+use berth_inspect::Evidence;
+use berth_inspect::node::{Insight, NodeReport, Nodes};
+use berth_inspect::place::Placed;
 use berth_inspect::parse_selector;
 use berth_inspect::pod::Fate;
 use berth_inspect::queue::{Queue, QueueFilter, QueueState};
 use berth_inspect::table::{self, Form};
+use berth_inspect::text::Style;
 use berth_manifest::{Source, Strictness, read_as};
 use berth_model::alignment::Alignment;
 use berth_plan::Snapshot;
@@ -173,7 +176,7 @@ fn quotas_hold_whom_they_hold() {
     assert_eq!(one.would_go.as_ref().unwrap().alignment, Alignment::Aligned);
     let two = scene.pod("team-a", "two").unwrap();
     assert_eq!((two.position, two.would_go), (Some((2, 2)), None));
-    assert!(two.why.contains("not for want of nodes"), "{}", two.why);
+    assert!(two.why.contains("more nodes would not help"), "{}", two.why);
 }
 
 #[test]
@@ -318,4 +321,123 @@ fn an_empty_cluster_is_shown_as_one() {
     assert_eq!(shown.lines().count(), 1);
     let form = Form { no_headers: true, ..Form::PLAIN };
     assert_eq!(table::queue(&scene.inspect().queue(&QueueFilter::default()), form), "");
+}
+
+/// A running pod with a GPU and an annotation.
+fn annotated(name: &str, key: &str, value: &str) -> String {
+    let annotations = format!("  annotations: {{{key}: '{value}'}}");
+    let mut text = pod(name, "09:00:00", 1, 0, "  nodeName: gpu-a", &annotations);
+    let _ = writeln!(text, "status: {{phase: Running, startTime: \"2026-11-10T09:00:00Z\"}}");
+    text
+}
+
+/// CPUs by pod, with the evidence for them.
+fn cpus(node: &NodeReport) -> Vec<(&str, Vec<usize>, Evidence)> {
+    let numa = node.sockets.iter().flat_map(|socket| &socket.numa);
+    let holders = numa.flat_map(|numa| &numa.cpu_holders);
+    let mut all: Vec<_> = holders
+        .map(|one| (one.pod.name.as_str(), one.cpus.clone(), one.evidence))
+        .collect();
+    all.sort();
+    all
+}
+
+fn place<'a>(node: &'a NodeReport, name: &str) -> &'a Placed {
+    &node.pods.iter().find(|one| one.place.pod.name == name).unwrap().place
+}
+
+#[test]
+fn what_a_kubelet_recorded_goes_before_inference() {
+    // By the order of start, the first would be on NUMA node 0.
+    let recorded = |numa: u32, cpus: &str, gpu: &str| {
+        format!(
+            r#"{{"containers":[{{"name":"main","numa":[{numa}],"preferred":true,"cpus":"{cpus}","devices":{{"nvidia.com/gpu":["{gpu}"]}}}}]}}"#
+        )
+    };
+    let key = "berth.dev/virtual-devices";
+    let first = annotated("first", key, &recorded(1, "8,24", "gpu-2"));
+    let second = annotated("second", key, &recorded(0, "3,19", "gpu-1"));
+    let mut recorded = scene(&[NODE, &first, &second]);
+    let report = node(&mut recorded);
+    assert_eq!(
+        cpus(&report),
+        [
+            ("first", vec![8, 24], Evidence::Kubelet),
+            ("second", vec![3, 19], Evidence::Kubelet),
+        ]
+    );
+    assert_eq!(place(&report, "first").numa, [1]);
+    let gpus = |name: &str| place(&report, name).devices[0].certain[0].gpu;
+    assert_eq!((gpus("first"), gpus("second")), (Some(2), Some(1)));
+    let shown = table::pictures(&nodes_of(&report), Style::PLAIN);
+    assert!(shown.contains("CPUs 8,24  team-a/first") && !shown.contains('~'), "{shown}");
+    let mut inferred = scene(&[NODE, &running("first", "09:00:00", 1)]);
+    let report = node(&mut inferred);
+    assert_eq!(cpus(&report)[0].2, Evidence::Inferred);
+    let shown = table::pictures(&nodes_of(&report), Style::PLAIN);
+    assert!(shown.contains("CPUs ~") && shown.contains("note: ~ inferred"), "{shown}");
+}
+
+fn nodes_of(report: &NodeReport) -> Nodes {
+    Nodes { nodes: vec![report.clone()], ..Nodes::default() }
+}
+
+#[test]
+fn what_the_scheduler_recorded_goes_before_the_order_of_start() {
+    let recorded = r#"{"alignment":"aligned","numaNodes":[1],"devices":[{"resource":"nvidia.com/gpu","count":1,"ids":["gpu-3"]}]}"#;
+    let placed = annotated("placed", "berth.dev/placement", recorded);
+    let mut scene = scene(&[NODE, &placed, &running("other", "09:30:00", 1)]);
+    let report = node(&mut scene);
+    let own = place(&report, "placed");
+    assert_eq!((own.numa.as_slice(), own.evidence), ([1].as_slice(), Evidence::Placement));
+    assert_eq!(own.devices[0].certain[0].gpu, Some(3));
+    assert_eq!(own.cpus, 2);
+    let by_pod = cpus(&report);
+    let (_, own, evidence) = by_pod.iter().find(|(name, ..)| *name == "placed").unwrap();
+    assert!(own.iter().all(|cpu| (8..16).contains(cpu) || *cpu >= 24), "NUMA node 1: {own:?}");
+    assert_eq!(*evidence, Evidence::Placement);
+    assert_eq!(place(&report, "other").evidence, Evidence::Inferred);
+    let shown = table::pictures(&nodes_of(&report), Style::PLAIN);
+    assert!(shown.contains("CPUs ~"), "CPUs are not in the record: {shown}");
+    let explained = scene.pod("team-a", "placed").unwrap();
+    assert_eq!(explained.place.unwrap().numa, [1]);
+}
+
+#[test]
+fn gpus_of_a_cordoned_node_are_not_stranded() {
+    let cordoned = NODE.replace("status:\n", "spec: {unschedulable: true}\nstatus:\n");
+    let mut scene = scene(&[&cordoned, &running("busy", "09:00:00", 1)]);
+    let report = node(&mut scene);
+    let gpu_use = report.gpu_use;
+    assert_eq!((gpu_use.allocated_milli, gpu_use.free_milli), (1000, 0));
+    assert_eq!((gpu_use.cordoned_milli, gpu_use.stranded_milli), (3000, 0));
+    let nodes = nodes_of(&report);
+    let shown = table::pictures(&nodes, Style::PLAIN);
+    assert!(shown.contains("1 used, 3 free but cordoned, 0 stranded"), "{shown}");
+    let row = table::nodes(&nodes, Form::PLAIN);
+    assert!(row.contains("SchedulingDisabled") && row.contains("1+2"), "{row}");
+}
+
+#[test]
+fn berth_is_known_by_what_it_wrote_whatever_scheduler_name_it_serves() {
+    let by = |scheduler: &str, metadata: &str| {
+        let name = format!("of-{scheduler}");
+        pod(&name, "10:00:00", 8, 0, "", metadata)
+            .replace("schedulerName: berth", &format!("schedulerName: {scheduler}"))
+    };
+    let written = "  managedFields: [{manager: berth, operation: Update, subresource: status}]";
+    let mut scene =
+        scene(&[NODE, &by("default-scheduler", written), &by("other", ""), &by("berth", "")]);
+    for (scheduler, expected, shown) in [
+        ("default-scheduler", true, "default-scheduler (Berth)"),
+        ("other", false, "other (not Berth)"),
+        ("berth", true, "scheduler:  berth\n"),
+    ] {
+        let report = scene.pod("team-a", &format!("of-{scheduler}")).unwrap();
+        assert_eq!(report.scheduled_by_berth, expected, "{scheduler}");
+        let text = table::pod(&report, Style::PLAIN);
+        assert!(text.contains(shown), "{text}");
+    }
+    let queue = scene.inspect().queue(&QueueFilter::default());
+    assert_eq!(queue.notes.iter().filter(|note| note.contains("1 of these pods")).count(), 1);
 }

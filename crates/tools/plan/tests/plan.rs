@@ -125,8 +125,10 @@ fn pods_are_placed_down_to_gpu_and_slice() {
 #[test]
 fn a_gpu_divided_otherwise_makes_room() {
     let plan = of("rerank.yaml", &[]);
-    let why = &workload(&plan, "rerank").unplaced[0].why;
-    assert!(why.contains("nvidia.com/mig-3g.40gb"), "{why}");
+    let unplaced = &workload(&plan, "rerank").unplaced[0];
+    assert!(unplaced.why.contains("nvidia.com/mig-3g.40gb"), "{}", unplaced.why);
+    let repartition = unplaced.remedies.iter().find(|one| one.kind == "repartition");
+    assert_eq!(repartition.unwrap().node.as_deref(), Some("mig-a"), "{:?}", unplaced.remedies);
     let plan = of("rerank.yaml", &["repartition=mig-a/0:3g.40gb@0+3g.40gb@4"]);
     let rerank = &workload(&plan, "rerank").placed[0];
     assert_eq!((rerank.node.as_str(), rerank.numa.as_slice()), ("mig-a", [0].as_slice()));
@@ -236,7 +238,7 @@ fn a_workload_that_runs_already_makes_way_for_its_new_pods() {
     let plan = planned(dump(|_, text| text), &rank, &[], Profile::Berth);
     assert_eq!(plan.counts(), (1, 1));
     assert!(
-        plan.notes[0].starts_with("2 pods of the cluster are of workloads"),
+        plan.notes[0].starts_with("2 pods of the cluster belong to workloads"),
         "{:?}",
         plan.notes
     );
@@ -249,7 +251,7 @@ fn a_dump_that_disagrees_with_itself_is_told() {
         _ => text,
     };
     let plan = planned(dump(other), &example("train.yaml"), &[], Profile::Berth);
-    assert!(plan.notes[0].contains("node h100-a: the exporter saw other"), "{:?}", plan.notes);
+    assert!(plan.notes[0].contains("node h100-a: the exporter reports other"), "{:?}", plan.notes);
 }
 
 #[test]
@@ -292,17 +294,18 @@ fn changes_that_cannot_be_are_told_with_what_is_near() {
         }
     };
     for (text, expected) in [
-        ("remove=h100-aa", "there is no node \"h100-aa\"; did you mean \"h100-a\"?"),
-        ("lose-zone=mars", "there is no zone \"mars\"; there are eu-1a, eu-1b"),
-        ("add=h10:2", "there is no node or pool \"h10\"; did you mean \"h100\"?"),
-        ("add=h100:many", "write how many, 1 to 10000"),
+        ("remove=h100-aa", "node \"h100-aa\" not found; did you mean \"h100-a\"?"),
+        ("lose-zone=mars", "zone \"mars\" not found; known: eu-1a, eu-1b"),
+        ("add=h10:2", "node or pool \"h10\" not found; did you mean \"h100\"?"),
+        ("add=h100:many", "the count after \":\" must be 1 to 10000"),
         ("repartition=mig-a/2:7g.80gb", "mig-a has GPUs 0 to 1"),
-        ("repartition=mig-a/0:4g.40gb+4g.40gb", "can be divided into 4g.40gb+4g.40gb"),
+        ("repartition=mig-a/0:4g.40gb+4g.40gb", "layout 4g.40gb+4g.40gb does not fit"),
         ("repartition=mig-a/0:4g.40gb@0+4g.40gb@4", "4g.40gb"),
         ("quota=research/gpu:pods=3", "did you mean \"research/gpus\"?"),
         ("quota=research/gpus:pods=much", "quantity \"much\""),
         ("reparition=a/0:7g", "did you mean repartition?"),
-        ("nothing", "is no change; write add="),
+        ("repartition=mig-a/0:3g.40gb,3g.40gb", "separated by \"+\", not commas: 3g.40gb+3g.40gb"),
+        ("nothing", "unknown change (expected add="),
     ] {
         let error = error(text);
         assert!(error.starts_with(&format!("--what-if {text}: ")), "{error}");
