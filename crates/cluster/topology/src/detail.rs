@@ -1,9 +1,4 @@
-//! What a zone says of its NUMA node beyond what all exporters say: attributes of our own.
-//!
-//! Owns their names and how they are written: which CPUs are threads of which core, which socket and L3
-//! caches these are in, and how much memory there is where nobody hands it out by NUMA node. Who plans with
-//! them plans with the machine that is there; without them it is made up from counts. Must not know the
-//! zone's resources.
+//! Attributes of ours in the zones of a NodeResourceTopology. Without them the machine is made up from counts.
 //!
 //! - `berth.dev/cores`: `0-3/8-11` are four cores, of which the first has the CPUs 0 and 8; cores that
 //!   differ in their threads follow after a semicolon.
@@ -19,7 +14,6 @@ use berth_model::machine::{Core, MAX_THREADS_PER_CORE, Machine};
 
 use berth_api::keys::{ZONE_CACHES, ZONE_CORES, ZONE_HUGEPAGES, ZONE_MEMORY, ZONE_SOCKET};
 
-/// What a zone says of its NUMA node, as far as it says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Detail {
     /// The threads of each core.
@@ -31,38 +25,38 @@ pub(crate) struct Detail {
     pub(crate) hugepages: Option<BTreeMap<u64, u64>>,
 }
 
-/// What is to be said of the NUMA node at a position.
+/// The attributes of the NUMA node at a position.
 pub fn attributes(machine: &Machine, position: usize) -> Vec<Attribute> {
     let Some(numa) = machine.numa().get(position) else { return Vec::new() };
     let own: Vec<&Core> =
         machine.cores().iter().filter(|core| usize::from(core.numa) == position).collect();
-    let mut said = vec![(ZONE_CORES, cores(&own))];
+    let mut attributes = vec![(ZONE_CORES, cores(&own))];
     let mut sockets: Vec<u16> = own.iter().map(|core| core.socket).collect();
     sockets.dedup();
     if let [only] = sockets.as_slice()
         && let Some(socket) = machine.sockets().get(usize::from(*only))
     {
-        said.push((ZONE_SOCKET, socket.id.to_string()));
+        attributes.push((ZONE_SOCKET, socket.id.to_string()));
     }
-    // Where no cache is told of, the socket stands in for it.
+    // Without known caches, the model has one per socket.
     let is_cache = |core: &Core| {
         let cache = machine.uncores().get(usize::from(core.uncore));
         cache != machine.sockets().get(usize::from(core.socket))
     };
     if own.iter().any(|core| is_cache(core)) {
-        said.push((ZONE_CACHES, caches(machine, &own)));
+        attributes.push((ZONE_CACHES, caches(machine, &own)));
     }
-    said.push((ZONE_MEMORY, numa.memory_bytes.to_string()));
+    attributes.push((ZONE_MEMORY, numa.memory_bytes.to_string()));
     if !numa.hugepages.is_empty() {
         let pages = numa.hugepages.iter().map(|(bytes, pages)| format!("{bytes}={pages}"));
-        said.push((ZONE_HUGEPAGES, pages.collect::<Vec<_>>().join(",")));
+        attributes.push((ZONE_HUGEPAGES, pages.collect::<Vec<_>>().join(",")));
     }
     let attribute = |(name, value): (&str, String)| Attribute { name: name.to_owned(), value };
-    said.into_iter().map(attribute).collect()
+    attributes.into_iter().map(attribute).collect()
 }
 
-/// Cores with as many threads as each other, in order, as sets of first threads, second threads and so on;
-/// those that cannot be told apart like that, each by itself.
+/// Cores with the same number of threads are grouped as sets of first threads, second threads and so on, if
+/// that is unambiguous.
 fn cores(own: &[&Core]) -> String {
     let mut by_count: BTreeMap<usize, Vec<Vec<usize>>> = BTreeMap::new();
     for core in own {
@@ -71,17 +65,17 @@ fn cores(own: &[&Core]) -> String {
     }
     let mut groups = Vec::new();
     for (count, cores) in by_count.into_iter().rev() {
-        let text = written(&cores, count);
+        let text = group_text(&cores, count);
         if group(&text).is_ok_and(|read| read == cores) {
             groups.push(text);
         } else {
-            groups.extend(cores.iter().map(|core| written(std::slice::from_ref(core), count)));
+            groups.extend(cores.iter().map(|core| group_text(std::slice::from_ref(core), count)));
         }
     }
     groups.join(";")
 }
 
-fn written(cores: &[Vec<usize>], count: usize) -> String {
+fn group_text(cores: &[Vec<usize>], count: usize) -> String {
     let nth = |thread: usize| -> CpuSet {
         cores.iter().filter_map(|core| core.get(thread)).copied().collect()
     };
@@ -98,7 +92,7 @@ fn caches(machine: &Machine, own: &[&Core]) -> String {
     groups.iter().map(|(id, cpus)| format!("{id}={cpus}")).collect::<Vec<_>>().join(";")
 }
 
-/// What a zone says; an attribute that cannot be understood comes with its position and why.
+/// The error has the position of the invalid attribute.
 pub(crate) fn read(zone: &Zone) -> Result<Detail, (usize, String)> {
     let mut detail = Detail::default();
     for (index, attribute) in zone.attributes.iter().enumerate() {
@@ -124,7 +118,7 @@ fn all_cores(text: &str) -> Result<Vec<Vec<usize>>, String> {
     for text in text.split(';').filter(|text| !text.is_empty()) {
         cores.extend(group(text)?);
         if cores.len() > CpuSet::CAPACITY {
-            return Err(format!("more than {} cores are named", CpuSet::CAPACITY));
+            return Err(format!("more than {} cores", CpuSet::CAPACITY));
         }
     }
     Ok(cores)
@@ -135,7 +129,7 @@ fn group(text: &str) -> Result<Vec<Vec<usize>>, String> {
         text.split('/').take(MAX_THREADS_PER_CORE + 1).map(set).collect::<Result<_, _>>()?;
     let count = sets.first().map_or(0, CpuSet::len);
     if sets.len() > MAX_THREADS_PER_CORE || sets.iter().any(|one| one.len() != count) {
-        return Err(format!("{text:?} does not name as many CPUs for each thread of its cores"));
+        return Err(format!("{text:?} has different numbers of CPUs per thread"));
     }
     let mut cores = vec![Vec::with_capacity(sets.len()); count];
     for set in &sets {
@@ -151,7 +145,7 @@ fn set(text: &str) -> Result<CpuSet, String> {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.trim().parse().map_err(|_| format!("{text:?} is no number"))
+    text.trim().parse().map_err(|_| format!("{text:?} is not an integer"))
 }
 
 fn pairs<K: std::str::FromStr, V>(
@@ -162,7 +156,7 @@ fn pairs<K: std::str::FromStr, V>(
     let all = text.split(between).filter(|text| !text.is_empty()).take(CpuSet::CAPACITY);
     all.map(|pair| {
         let Some((key, text)) = pair.split_once('=') else {
-            return Err(format!("{pair:?} has no equals sign"));
+            return Err(format!("{pair:?} has no \"=\""));
         };
         Ok((number(key)?, value(text)?))
     })
@@ -190,13 +184,13 @@ mod tests {
         Machine::new(spec).map_err(|error| error.to_string())
     }
 
-    fn said(machine: &Machine, position: usize, name: &str) -> Option<String> {
+    fn attribute(machine: &Machine, position: usize, name: &str) -> Option<String> {
         let all = attributes(machine, position);
         all.into_iter().find(|one| one.name == name).map(|one| one.value)
     }
 
     #[test]
-    fn cores_that_differ_are_told_apart() -> Result<(), String> {
+    fn cores_with_different_threads_are_kept_apart() -> Result<(), String> {
         let machine = machine(&[
             (0, 0, Some(4), &[0, 8]),
             (0, 0, Some(4), &[1, 9]),
@@ -204,10 +198,14 @@ mod tests {
             (2, 1, Some(9), &[4, 13]),
             (2, 1, Some(9), &[5, 12]),
         ])?;
-        assert_eq!(said(&machine, 0, ZONE_CORES).as_deref(), Some("0-1/8-9;2"));
-        assert_eq!(said(&machine, 0, ZONE_CACHES).as_deref(), Some("4=0-1,8-9;5=2"));
-        assert_eq!(said(&machine, 1, ZONE_CORES).as_deref(), Some("4/13;5/12"), "threads cross");
-        assert_eq!(said(&machine, 1, ZONE_SOCKET).as_deref(), Some("1"));
+        assert_eq!(attribute(&machine, 0, ZONE_CORES).as_deref(), Some("0-1/8-9;2"));
+        assert_eq!(attribute(&machine, 0, ZONE_CACHES).as_deref(), Some("4=0-1,8-9;5=2"));
+        assert_eq!(
+            attribute(&machine, 1, ZONE_CORES).as_deref(),
+            Some("4/13;5/12"),
+            "threads cross"
+        );
+        assert_eq!(attribute(&machine, 1, ZONE_SOCKET).as_deref(), Some("1"));
         let zone = Zone { attributes: attributes(&machine, 1), ..Zone::default() };
         let read = read(&zone).map_err(|(_, why)| why)?;
         assert_eq!(read.cores, Some(vec![vec![4, 13], vec![5, 12]]));
@@ -216,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_stands_in_for_a_cache_is_none() -> Result<(), String> {
+    fn a_socket_is_not_exported_as_a_cache() -> Result<(), String> {
         let machine = machine(&[(0, 0, None, &[0]), (2, 1, None, &[1])])?;
-        assert_eq!(said(&machine, 0, ZONE_CACHES), None);
+        assert_eq!(attribute(&machine, 0, ZONE_CACHES), None);
         Ok(())
     }
 
     #[test]
-    fn what_cannot_be_understood_is_an_error_with_its_place() {
+    fn invalid_attributes_are_errors_with_their_position() {
         for (name, text) in [
             (ZONE_CORES, "0-3/8-9"),
             (ZONE_CORES, "0/1/2/3/4/5/6/7/8"),

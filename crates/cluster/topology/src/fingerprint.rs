@@ -1,22 +1,17 @@
-//! Fingerprints of the pods on a node, as exporters of NodeResourceTopology write them.
-//!
-//! Owns the format of k8stopologyawareschedwg/podfingerprint, version v001: who knows the same pods as
-//! the exporter did finds the same text, in whatever order they are listed. Must not know which pods
-//! an exporter counts.
+//! Fingerprints of the pods on a node, as exporters of NodeResourceTopology write them: the format v001 of
+//! k8stopologyawareschedwg/podfingerprint. The order of pods does not matter.
 
 /// The attribute with the fingerprint.
 pub const ATTRIBUTE: &str = "nodeTopologyPodsFingerprint";
 /// The attribute that says of which pods it is.
 pub const METHOD_ATTRIBUTE: &str = "nodeTopologyPodsFingerprintMethod";
-/// All pods count.
 pub const METHOD_ALL: &str = "all";
-/// Pods count that have CPUs, memory or devices for themselves.
+/// Only pods with exclusive CPUs, memory or devices count.
 pub const METHOD_EXCLUSIVE: &str = "with-exclusive-resources";
 
-/// What every fingerprint of this version starts with.
 const PREFIX: &str = "pfp0v001";
 
-/// The fingerprint of pods, given by namespace and name.
+/// Pods are given by namespace and name.
 pub fn of<'a>(pods: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
     let hash =
         |(namespace, name): (&str, &str)| xxh64(name.as_bytes(), xxh64(namespace.as_bytes(), 0));
@@ -90,7 +85,7 @@ fn xxh64(bytes: &[u8], seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// What podfingerprint itself says of these pods.
+    /// Expected values are from podfingerprint itself.
     #[test]
     fn fingerprints_are_those_of_podfingerprint() {
         let dns = ("kube-system", "coredns-0123456789-abcde");

@@ -1,9 +1,9 @@
-//! A node's GPUs, as its labels and resources tell of them.
+//! A node's GPUs: products, memory, slices and replicas, from the labels of GPU feature discovery and the
+//! resources of NVIDIA's device plugin.
 //!
-//! Owns what follows from the labels of NVIDIA's GPU feature discovery and from the resources of its
-//! device plugin: products, memory, slices and replicas. Nobody tells device ids, nor which slice
-//! is on which GPU, so ids are made up (`gpu-0`, `gpu-1`, …), NUMA node by NUMA node, and slices are put onto the fewest GPUs that can hold them, alike if that is possible. Must not know
-//! where the counts come from.
+//! No object lists device ids, nor which slice is on which GPU. Ids are made up (`gpu-0`, `gpu-1`, …), NUMA
+//! node by NUMA node, and slices are put onto the fewest GPUs that can hold them, with equal layouts if
+//! possible.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,6 @@ use berth_model::resource::ResourceName;
 
 use crate::DeviceCounts;
 
-/// Resources of NVIDIA's plugin.
 const DOMAIN: &str = "nvidia.com/";
 const MIG: &str = "nvidia.com/mig-";
 const SHARED_RESOURCE: &str = ".shared";
@@ -24,7 +23,7 @@ const SHARED_PRODUCT: &str = "-SHARED";
 const MIG_PRODUCT: &str = "-MIG-";
 const MIB: u64 = 1 << 20;
 
-/// Devices of one resource on one node that are believed in.
+/// The largest number of devices of a resource on a node.
 pub(crate) const DEVICES_MAX: u64 = 1024;
 
 /// A node's GPUs and other devices.
@@ -32,19 +31,17 @@ pub(crate) const DEVICES_MAX: u64 = 1024;
 pub(crate) struct Hardware {
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) naming: Naming,
-    /// Whether those who share a GPU are kept apart by MPS.
     pub(crate) mps: bool,
-    /// Devices that are no GPUs, or of whose GPUs nothing is known.
+    /// Devices other than known GPUs.
     pub(crate) others: Vec<DevicePool>,
 }
 
-/// Which of the plugin's devices a node's GPUs are.
 struct Reading<'a> {
     labels: &'a Labels,
-    /// Without what sharing and slices add to it.
+    /// Without the suffixes for sharing and slices.
     product: &'a str,
     board: Option<&'static Board>,
-    /// The profile of all slices, where slices are offered as GPUs.
+    /// The profile of all slices, if they are offered as GPUs (MIG strategy `single`).
     single: Option<&'static Profile>,
     memory_bytes: u64,
 }
@@ -59,7 +56,7 @@ impl<'a> Reading<'a> {
             None => (shared, None),
         };
         let memory_mib = label("gpu.memory").and_then(|text| text.parse::<u64>().ok());
-        // Where placements are not known, slices are devices like any others.
+        // Without known placements, slices are ordinary devices.
         let board = Board::by_product(written, memory_mib).ok();
         let board = board.filter(|board| Layout::empty(board).is_ok());
         let single = slice.and_then(|slice| board?.profile(slice).ok());
@@ -69,7 +66,7 @@ impl<'a> Reading<'a> {
         Self { labels, product, board, single, memory_bytes }
     }
 
-    /// Among how many a resource is shared.
+    /// How many replicas each device of a resource has.
     fn replicas(&self, resource: &str) -> Option<u16> {
         let plain = resource.strip_suffix(SHARED_RESOURCE).unwrap_or(resource);
         let written = self.labels.get(&format!("{DOMAIN}{plain}.replicas"))?;
@@ -95,7 +92,6 @@ pub(crate) fn hardware(labels: &Labels, counts: &DeviceCounts) -> Hardware {
     let mut found = Hardware::default();
     let strategy = labels.get("nvidia.com/gpu.sharing-strategy");
     if strategy.is_some_and(|strategy| strategy.as_ref() == "mps") {
-        // The plugin caps threads and memory of each.
         found.mps = true;
     }
     for (numa, resources) in counts {
@@ -152,7 +148,7 @@ impl Hardware {
         }
     }
 
-    /// Numbers all GPUs, so that their ids are in the order of their numbers.
+    /// Sets ids, whose order is that of their numbers.
     pub(crate) fn number(&mut self) {
         let width = self.gpus.len().saturating_sub(1).to_string().len();
         for (number, gpu) in self.gpus.iter_mut().enumerate() {
@@ -161,7 +157,7 @@ impl Hardware {
     }
 }
 
-/// Layouts that together hold so many slices of each profile: alike if that takes no more GPUs.
+/// Layouts that together hold the slices: equal ones if that takes no more GPUs.
 fn layouts(board: &'static Board, wanted: &[(&'static Profile, u64)]) -> Vec<Layout> {
     let Ok(empty) = Layout::empty(board) else { return Vec::new() };
     let mixed = mixed(empty, wanted);
@@ -182,7 +178,7 @@ fn layouts(board: &'static Board, wanted: &[(&'static Profile, u64)]) -> Vec<Lay
     }
 }
 
-/// The largest first, each onto the first GPU that can take it.
+/// First fit, the largest first.
 fn mixed(empty: Layout, wanted: &[(&'static Profile, u64)]) -> Vec<Layout> {
     let mut order = wanted.to_vec();
     order.sort_by_key(|(profile, _)| {
@@ -241,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_go_onto_the_fewest_gpus_alike_if_possible() {
+    fn slices_go_onto_the_fewest_gpus_with_equal_layouts_if_possible() {
         let slices: &[(&str, u64)] =
             &[("nvidia.com/mig-3g.40gb", 2), ("nvidia.com/mig-1g.10gb", 6)];
         let found = node(&[H100], &[(0, slices)]);
@@ -255,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_that_are_offered_as_gpus_are_told_by_the_product() {
+    fn the_product_tells_that_slices_are_offered_as_gpus() {
         let seven: &[(&str, u64)] = &[("nvidia.com/gpu", 14)];
         let product = ("gpu.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb");
         let found = node(&[product, ("gpu.memory", "9856")], &[(0, seven)]);
@@ -266,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_no_gpus() {
+    fn replicas_are_not_gpus() {
         let shared: &[(&str, u64)] = &[("nvidia.com/gpu", 8)];
         let labels = [
             ("gpu.product", "Tesla-T4-SHARED"),
@@ -282,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_known_gpu_is_a_device_all_the_same() {
+    fn other_devices_are_kept() {
         let devices: &[(&str, u64)] =
             &[("amd.com/gpu", 2), ("nvidia.com/mig-9g.99gb", 1), ("nvidia.com/gpu", 1)];
         let found = node(&[], &[(1, devices)]);

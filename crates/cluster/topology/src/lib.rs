@@ -1,9 +1,8 @@
-//! The inside of a node, read from what its cluster says about it: the same for dumps and live
-//! clusters.
+//! A node's topology, read from its objects: the one reader for the scheduler, the linter and dumps.
 //!
-//! Turns a Node, its labels and its NodeResourceTopology, if there is one, into a machine, its
-//! kubelet's configuration and its devices. A node about which neither says anything stays unknown.
-//! Device ids are made up, because neither lists them.
+//! A Node, its labels and its NodeResourceTopology, if there is one, become a machine, its kubelet's
+//! configuration and its devices. Without either the topology is unknown. Device ids are made up, because
+//! no object lists them.
 
 pub mod assignment;
 pub mod detail;
@@ -17,10 +16,9 @@ use std::sync::Arc;
 use berth_api::FieldPath;
 use berth_api::crd::PoolTopology;
 use berth_api::topology::NodeResourceTopology;
-use berth_kubelet::KubeletConfig;
-use berth_kubelet::NodeTopology;
+use berth_kubelet::{ConfigError, KubeletConfig, NodeTopology};
 use berth_model::device::{DevicePool, PreferredAllocation};
-use berth_model::gpu::{DivisionError, Gpu, Naming, device_pools};
+use berth_model::gpu::{DivisionError, Gpu, GpuInventory, Naming, device_pools};
 use berth_model::machine::Machine;
 use berth_model::node::Node;
 use berth_model::numa::NumaMask;
@@ -30,122 +28,105 @@ use k8s_openapi::api::core::v1 as core;
 
 pub use machine::{field_of, key_of, marked};
 
-/// NVIDIA's plugin goes by the links between GPUs, of which nobody tells.
+/// NVIDIA's plugin chooses by the links between GPUs, which no object describes.
 pub const PREFERRED: PreferredAllocation = PreferredAllocation::Unpredictable;
 
-/// How many devices of which resource are attached where.
+/// Devices by NUMA nodes and resource.
 pub type DeviceCounts = Vec<(NumaMask, BTreeMap<ResourceName, u64>)>;
 
-/// A node's inside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inside {
-    /// Sockets, NUMA nodes, CPUs and memory, and how the kubelet is set up; `None`: not known.
+    /// With the kubelet's configuration; `None` if unknown.
     pub machine: Option<(Arc<Machine>, KubeletConfig)>,
-    /// Its GPUs. Their ids are made up.
+    /// Their ids are made up.
     pub gpus: Vec<Gpu>,
-    /// Under which names the plugin offers them.
     pub naming: Naming,
-    /// Whether those who share a GPU are kept apart by MPS.
+    /// Whether GPUs are shared under MPS.
     pub mps: bool,
-    /// Its other devices.
+    /// Devices other than known GPUs.
     pub others: Vec<DevicePool>,
-    /// How many devices the exporter says are free where, if it says so.
+    /// Free devices, as the exporter reports them.
     pub free: DeviceCounts,
 }
 
-/// Which object says what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Teller {
-    /// The Node.
+pub enum Origin {
     Node,
     /// The NodeResourceTopology.
     Topology,
 }
 
-/// What is wrong, with which field of which object.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{field}: {message}; {remedy}")]
-pub struct Wrong {
-    /// The object.
-    pub by: Teller,
-    /// Its field.
+pub struct TopologyError {
+    /// The object that the field is in.
+    pub origin: Origin,
     pub field: FieldPath,
-    /// What is wrong with it.
     pub message: String,
-    /// What to do.
     pub remedy: String,
 }
 
-/// The inside of a node, which is given as the API and as the model have it, as its exporter tells, or
-/// else its labels, or else its pool.
-///
-/// # Errors
-/// When what is told cannot be.
+/// Reads a node, given as the API's object and as the model. Its NodeResourceTopology takes precedence over
+/// its labels, and these over its pool.
 pub fn read(
     node: &core::Node,
-    lowered: &Node,
+    model: &Node,
     exported: Option<&NodeResourceTopology>,
     pool: Option<&PoolTopology>,
-) -> Result<Inside, Wrong> {
-    let (told, by) = match (exported, pool) {
-        (Some(topology), _) => (machine::exported(node, topology), Teller::Topology),
-        (None, Some(pool)) => (machine::labelled(&machine::in_pool(node, pool)), Teller::Node),
-        (None, None) => (machine::labelled(node), Teller::Node),
+) -> Result<Inside, TopologyError> {
+    let (described, origin) = match (exported, pool) {
+        (Some(topology), _) => (machine::exported(node, topology), Origin::Topology),
+        (None, Some(pool)) => (machine::labelled(&machine::in_pool(node, pool)), Origin::Node),
+        (None, None) => (machine::labelled(node), Origin::Node),
     };
-    let told = told.map_err(|wrong| Wrong { by, ..wrong })?;
-    let hardware = match &told {
-        Some(told) => gpus::hardware(&lowered.labels, &told.devices),
-        None => gpus::hardware(&lowered.labels, &offered(&lowered.allocatable)),
+    let described = described.map_err(|error| TopologyError { origin, ..error })?;
+    let hardware = match &described {
+        Some(described) => gpus::hardware(&model.labels, &described.devices),
+        None => gpus::hardware(&model.labels, &offered(&model.allocatable)),
     };
-    let (machine, free) = match told {
-        Some(told) => (Some((Arc::new(told.machine), told.kubelet)), told.free),
+    let (machine, free) = match described {
+        Some(described) => (Some((Arc::new(described.machine), described.kubelet)), described.free),
         None => (None, Vec::new()),
     };
     let gpus::Hardware { gpus, naming, mps, others } = hardware;
     let inside = Inside { machine, gpus, naming, mps, others, free };
     match inside.topology() {
         Ok(_) => Ok(inside),
-        Err(error) => Err(Wrong {
-            by,
+        Err(error) => Err(TopologyError {
+            origin,
             field: FieldPath::root(),
-            message: format!("no kubelet runs like this: {error}"),
-            remedy: "correct what the node says of its inside, or leave it out".to_owned(),
+            message: format!("invalid kubelet configuration: {error}"),
+            remedy: "correct the configuration, or leave it out".to_owned(),
         }),
     }
 }
 
 impl Inside {
-    /// The inside of a node of whose machine nothing can be believed: what GPUs it has is still told by
-    /// its labels and by what it offers.
+    /// Of a node with an invalid topology. Its labels and allocatable resources still describe its GPUs.
     pub fn of_unknown_machine(node: &Node) -> Self {
         let hardware = gpus::hardware(&node.labels, &offered(&node.allocatable));
         let gpus::Hardware { gpus, naming, mps, others } = hardware;
         Self { machine: None, gpus, naming, mps, others, free: Vec::new() }
     }
 
-    /// The devices that its plugins list.
-    ///
-    /// # Errors
-    /// When the plugin offers nothing at all.
+    /// The devices that its plugins list. NVIDIA's plugin may fail for its GPUs.
     pub fn devices(&self) -> Result<Vec<DevicePool>, DivisionError> {
         let mut pools = device_pools(&self.gpus, self.naming, PREFERRED)?;
         pools.extend(self.others.iter().cloned());
         Ok(pools)
     }
 
-    /// What the engine is told of it; `None`: it is not known.
-    ///
-    /// # Errors
-    /// When no kubelet runs like this.
-    pub fn topology(&self) -> Result<Option<NodeTopology>, String> {
+    /// `None` if the machine is unknown.
+    pub fn topology(&self) -> Result<Option<NodeTopology>, ConfigError> {
         let Some((machine, kubelet)) = &self.machine else { return Ok(None) };
-        let devices = self.devices().map_err(|error| error.to_string())?;
-        let topology = NodeTopology::new(machine.clone(), kubelet.clone(), devices);
-        topology.map(Some).map_err(|error| error.to_string())
+        let gpus =
+            GpuInventory { gpus: self.gpus.clone(), naming: self.naming, preferred: PREFERRED };
+        let (machine, kubelet) = (machine.clone(), kubelet.clone());
+        NodeTopology::with_gpus(machine, kubelet, gpus, self.others.clone()).map(Some)
     }
 }
 
-/// What a node of unknown inside offers.
+/// The devices of a node of unknown topology.
 fn offered(allocatable: &BTreeMap<ResourceName, Quantity>) -> DeviceCounts {
     let extended = allocatable.iter().filter(|(name, _)| name.is_extended());
     let counts = extended

@@ -1,28 +1,22 @@
-//! What a node looks like inside, as far as it is told.
+//! A machine and its kubelet's configuration, from a NodeResourceTopology or else from labels. Without
+//! either the topology is unknown.
 //!
-//! Owns the way from a NodeResourceTopology, or else from labels of the node, to a machine and its
-//! kubelet's configuration. What neither says stays unknown: there is no inside then.
-//!
-//! From a NodeResourceTopology, whose exporters see what the kubelet's managers would hand out:
+//! From a NodeResourceTopology:
 //! - Zones of type `Node` are NUMA nodes, with the number at the end of their name; costs are
 //!   distances. NUMA nodes closer than 20 are on one socket, as are zones with the same parent.
-//! - CPUs and memory of a zone are its capacity; what is not allocatable is kept for the system.
-//!   Where zones do not list them, the node's own capacity is divided evenly.
-//! - CPUs are pinned if zones list allocatable ones and keep some back: the kubelet reports none
-//!   under any policy but `static`. The same goes for memory. Attributes with the names of the
-//!   kubelet's own fields (`cpuManagerPolicy`, or `berth.dev/cpu-manager-policy`, and so on) come before
-//!   that, and so do labels and annotations of the node: who exports nothing but zones can be helped out.
-//! - Zones with attributes of ours ([`crate::detail`]) tell which CPUs are threads of which core, and what
-//!   else cannot be told by counts.
-//! - Devices that no zone lists are attached to none; those that several list are attached to all of
-//!   these.
+//! - CPUs and memory of a zone are its capacity; what is not allocatable is reserved for the system.
+//!   If zones do not list them, the node's own capacity is divided evenly.
+//! - CPUs are pinned if zones list allocatable ones and reserve some: the kubelet reports none under any
+//!   policy but `static`. The same holds for memory. Attributes with the names of the kubelet's own fields
+//!   (`cpuManagerPolicy`, or `berth.dev/cpu-manager-policy`, and so on) take precedence, and so do labels
+//!   and annotations of the node.
+//! - Attributes of ours in zones ([`crate::detail`]) tell which CPUs are threads of which core, and other
+//!   things that counts cannot tell.
+//! - Devices that no zone lists are attached to no NUMA node; those that several list, to all of these.
 //!
-//! From labels (or annotations, where a value is no label): `berth.dev/numa-nodes` says how many NUMA
-//! nodes there are, all alike, and `berth.dev/sockets` on how many sockets. Policies are labels too,
-//! such as `berth.dev/topology-manager-policy`. Each of them that a node does not have is as the
-//! topology of its Pool says.
-//!
-//! Must not know pods, nor what is decided.
+//! From labels (or annotations, if the value is no valid label): `berth.dev/numa-nodes` is the number of
+//! NUMA nodes, all alike, and `berth.dev/sockets` that of sockets. Policies are labels too, such as
+//! `berth.dev/topology-manager-policy`. Labels that a node lacks default to the topology of its Pool.
 
 mod cores;
 
@@ -48,7 +42,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use self::cores::{cores, lowest};
 use crate::detail::{self, Detail};
 use crate::gpus::DEVICES_MAX;
-use crate::{DeviceCounts, Teller, Wrong};
+use crate::{DeviceCounts, Origin, TopologyError};
 
 /// Zones of this type are NUMA nodes.
 const NUMA_ZONE: &str = "Node";
@@ -57,28 +51,33 @@ const NUMA_ZONE: &str = "Node";
 /// 11 or 12 for its neighbours on the socket, and 20 and more for other sockets.
 const OTHER_SOCKET_DISTANCE: u32 = 20;
 
-/// What node feature discovery says of hardware threads.
+/// A label of node feature discovery.
 const MULTITHREADING: &str = "feature.node.kubernetes.io/cpu-hardware_multithreading";
 
 /// A machine, its kubelet, and where devices are attached.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct Description {
     pub(crate) machine: Machine,
     pub(crate) kubelet: KubeletConfig,
     pub(crate) devices: DeviceCounts,
-    /// How many devices the exporter says are free where.
+    /// As the exporter reports them.
     pub(crate) free: DeviceCounts,
 }
 
-fn wrong<T>(
+fn invalid<T>(
     field: FieldPath,
     message: impl Into<String>,
     remedy: impl Into<String>,
-) -> Result<T, Wrong> {
-    Err(Wrong { by: Teller::Node, field, message: message.into(), remedy: remedy.into() })
+) -> Result<T, TopologyError> {
+    Err(TopologyError {
+        origin: Origin::Node,
+        field,
+        message: message.into(),
+        remedy: remedy.into(),
+    })
 }
 
-/// One NUMA node, as told.
+/// A NUMA node.
 #[derive(Clone, Debug, Default)]
 struct Part {
     id: u32,
@@ -94,22 +93,21 @@ struct Part {
     detail: Detail,
 }
 
-/// What is said under a name.
+/// Looks up a value by name.
 type Find<'a> = Box<dyn Fn(&str) -> Option<&'a str> + 'a>;
 
-/// How the kubelet is set up, in the words of its configuration file, wherever they stand.
+/// The kubelet's configuration under the names of its configuration file, wherever it is set.
 struct Policies<'a> {
-    /// Whether it follows from what parts keep back that something is pinned.
+    /// Whether reserved CPUs and memory imply that they are pinned.
     inferred: bool,
     find: Find<'a>,
     field: Box<dyn Fn(&str) -> FieldPath + 'a>,
 }
 
-/// The inside of a node that is exported.
 pub(crate) fn exported(
     node: &core::Node,
     topology: &NodeResourceTopology,
-) -> Result<Option<Told>, Wrong> {
+) -> Result<Option<Description>, TopologyError> {
     let root = || FieldPath::root().key("zones");
     let zones: Vec<(usize, &Zone)> =
         topology.zones.iter().enumerate().filter(|(_, zone)| zone.zone_type == NUMA_ZONE).collect();
@@ -117,8 +115,8 @@ pub(crate) fn exported(
         return Ok(None);
     }
     if zones.len() > NumaMask::CAPACITY {
-        let message = format!("{} zones are more than the NUMA nodes of any machine", zones.len());
-        return wrong(root(), message, format!("list at most {}", NumaMask::CAPACITY));
+        let message = format!("{} zones of type Node", zones.len());
+        return invalid(root(), message, format!("at most {} are supported", NumaMask::CAPACITY));
     }
     let mut parts = Vec::with_capacity(zones.len());
     for (index, zone) in &zones {
@@ -155,14 +153,13 @@ pub(crate) fn exported(
     finish(node, parts, kubelet, root())
 }
 
-/// The inside of a node that its labels tell of.
-pub(crate) fn labelled(node: &core::Node) -> Result<Option<Told>, Wrong> {
+pub(crate) fn labelled(node: &core::Node) -> Result<Option<Description>, TopologyError> {
     let Some(count) = number(node, NUMA_NODES)? else { return Ok(None) };
     let sockets = number(node, SOCKETS)?.unwrap_or(count);
     if count == 0 || count > NumaMask::CAPACITY as u64 || sockets == 0 || count % sockets != 0 {
-        let message = format!("{count} NUMA nodes on {sockets} sockets are no regular machine");
-        let remedy = "write 1 to 64 NUMA nodes, as many on each socket";
-        return wrong(field_of(node, NUMA_NODES), message, remedy);
+        let message = format!("cannot divide {count} NUMA nodes evenly among {sockets} sockets");
+        let remedy = "set 1 to 64 NUMA nodes, a multiple of the sockets";
+        return invalid(field_of(node, NUMA_NODES), message, remedy);
     }
     let mut parts: Vec<Part> = (0..count)
         .map(|id| Part {
@@ -182,7 +179,7 @@ pub(crate) fn labelled(node: &core::Node) -> Result<Option<Told>, Wrong> {
         part.distances = of_socket.iter().enumerate().map(distance).collect();
     }
     spread_devices(node, &mut parts)?;
-    reserve_what_the_node_keeps(node, &mut parts)?;
+    reserve_memory(node, &mut parts)?;
     let policies = Policies {
         inferred: false,
         find: Box::new(|name| marked(node, &key_of(name))),
@@ -192,7 +189,7 @@ pub(crate) fn labelled(node: &core::Node) -> Result<Option<Told>, Wrong> {
     finish(node, parts, kubelet, field_of(node, NUMA_NODES))
 }
 
-/// The node, with what its pool says of it where it says nothing itself.
+/// The node with annotations from its pool for labels that it lacks.
 pub(crate) fn in_pool<'a>(node: &'a core::Node, pool: &PoolTopology) -> Cow<'a, core::Node> {
     let PoolTopology { numa_nodes, sockets, threads_per_core, kubelet } = pool;
     let counts =
@@ -200,8 +197,8 @@ pub(crate) fn in_pool<'a>(node: &'a core::Node, pool: &PoolTopology) -> Cow<'a, 
     let counts = counts
         .into_iter()
         .filter_map(|(key, count)| count.as_ref().map(|count| (key.to_owned(), count.to_string())));
-    let said = counts.chain(kubelet.iter().map(|(field, value)| (key_of(field), value.clone())));
-    let lacking: Vec<_> = said.filter(|(key, _)| marked(node, key).is_none()).collect();
+    let of_pool = counts.chain(kubelet.iter().map(|(field, value)| (key_of(field), value.clone())));
+    let lacking: Vec<_> = of_pool.filter(|(key, _)| marked(node, key).is_none()).collect();
     if lacking.is_empty() {
         return Cow::Borrowed(node);
     }
@@ -210,7 +207,7 @@ pub(crate) fn in_pool<'a>(node: &'a core::Node, pool: &PoolTopology) -> Cow<'a, 
     Cow::Owned(node)
 }
 
-/// The label, annotation or attribute of ours for a field of the kubelet's configuration:
+/// Our label, annotation or attribute for a field of the kubelet's configuration:
 /// `topologyManagerPolicy` is `berth.dev/topology-manager-policy`.
 pub fn key_of(field: &str) -> String {
     let mut key = String::from("berth.dev/");
@@ -225,21 +222,21 @@ pub fn key_of(field: &str) -> String {
     key
 }
 
-fn part(zone: &Zone, at: &FieldPath) -> Result<Part, Wrong> {
+fn part(zone: &Zone, at: &FieldPath) -> Result<Part, TopologyError> {
     let digits = zone.name.trim_end_matches(|one: char| one.is_ascii_digit()).len();
     let Some(id) = zone.name.get(digits..).and_then(|id| id.parse().ok()) else {
-        let message = format!("{:?} does not end in the number of a NUMA node", zone.name);
-        return wrong(at.clone().key("name"), message, "write a name such as node-0");
+        let message = format!("zone name {:?} does not end in a NUMA node id", zone.name);
+        return invalid(at.clone().key("name"), message, "use a name such as node-0");
     };
     let mut part = Part { id, ..Part::default() };
     for (index, resource) in zone.resources.iter().enumerate() {
         let at = at.clone().key("resources").at(index);
-        let amount = |text: &Text, field: &str| -> Result<u64, Wrong> {
+        let amount = |text: &Text, field: &str| -> Result<u64, TopologyError> {
             if text.0.is_empty() {
                 return Ok(0);
             }
             amount_of(text).map_or_else(
-                |error| wrong(at.clone().key(field), error, "write a quantity such as 64Gi"),
+                |error| invalid(at.clone().key(field), error, "use a quantity such as 64Gi"),
                 Ok,
             )
         };
@@ -270,7 +267,7 @@ fn part(zone: &Zone, at: &FieldPath) -> Result<Part, Wrong> {
     }
     part.detail = detail::read(zone).or_else(|(index, problem)| {
         let field = at.clone().key("attributes").at(index).key("value");
-        wrong(field, problem, "let it be written anew, or remove it")
+        invalid(field, problem, "re-export it, or remove it")
     })?;
     Ok(part)
 }
@@ -282,7 +279,11 @@ fn amount_of(text: &Text) -> Result<u64, String> {
 }
 
 /// Zones list CPUs and memory only where they are pinned.
-fn fill_gaps(node: &core::Node, zones: &[(usize, &Zone)], parts: &mut [Part]) -> Result<(), Wrong> {
+fn fill_gaps(
+    node: &core::Node,
+    zones: &[(usize, &Zone)],
+    parts: &mut [Part],
+) -> Result<(), TopologyError> {
     let lists =
         |name: &str| zones.iter().any(|(_, zone)| zone.resources.iter().any(|r| r.name == name));
     let mut even = parts.to_vec();
@@ -290,15 +291,17 @@ fn fill_gaps(node: &core::Node, zones: &[(usize, &Zone)], parts: &mut [Part]) ->
         divide_evenly(node, &mut even)?;
     }
     for (part, even) in parts.iter_mut().zip(even) {
-        let threads = |cores: &Vec<Vec<usize>>| cores.iter().map(Vec::len).sum();
+        let threads_of = |cores: &Vec<Vec<usize>>| cores.iter().map(Vec::len).sum();
         let detail = &part.detail;
-        match detail.cores.as_ref().map(threads) {
-            told if !lists("cpu") => part.cpus = told.unwrap_or(even.cpus),
-            Some(told) if told != part.cpus => {
+        match detail.cores.as_ref().map(threads_of) {
+            threads if !lists("cpu") => part.cpus = threads.unwrap_or(even.cpus),
+            Some(threads) if threads != part.cpus => {
                 let field = FieldPath::root().key("zones");
-                let message =
-                    format!("node-{} has {} CPUs and cores with {told}", part.id, part.cpus);
-                return wrong(field, message, "let the zones be written anew");
+                let message = format!(
+                    "node-{} has {} CPUs, but its cores have {threads}",
+                    part.id, part.cpus
+                );
+                return invalid(field, message, "re-export the zones");
             }
             _ => {}
         }
@@ -308,7 +311,7 @@ fn fill_gaps(node: &core::Node, zones: &[(usize, &Zone)], parts: &mut [Part]) ->
         if part.hugepages.is_empty() {
             part.hugepages = detail.hugepages.clone().unwrap_or_default();
         }
-        // Both are told, but not whether the one is part of the other.
+        // Whether huge pages are part of the memory is not known.
         let huge = part.hugepages.iter().map(|(size, pages)| size.saturating_mul(*pages));
         let huge = huge.fold(0, u64::saturating_add);
         part.memory_bytes = part.memory_bytes.max(huge);
@@ -316,8 +319,8 @@ fn fill_gaps(node: &core::Node, zones: &[(usize, &Zone)], parts: &mut [Part]) ->
     Ok(())
 }
 
-/// Divides what the node has among its parts, the first getting what is left over.
-fn divide_evenly(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
+/// Divides the node's CPUs and memory among its parts; the first parts get the remainder.
+fn divide_evenly(node: &core::Node, parts: &mut [Part]) -> Result<(), TopologyError> {
     let cpus = total(node, "cpu")?.0;
     let memory = total(node, "memory")?.0;
     let count = parts.len().max(1) as u64;
@@ -329,8 +332,8 @@ fn divide_evenly(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What a node has of a resource, and how much of it pods may not have.
-fn total(node: &core::Node, resource: &str) -> Result<(u64, u64), Wrong> {
+/// The capacity of a resource, and how much of it is reserved.
+fn total(node: &core::Node, resource: &str) -> Result<(u64, u64), TopologyError> {
     let status = node.status.as_ref();
     let field = |list: &str| FieldPath::root().key("status").key(list).key(resource);
     let read = |list: Option<&BTreeMap<String, Text>>, name: &str| match list
@@ -339,7 +342,7 @@ fn total(node: &core::Node, resource: &str) -> Result<(u64, u64), Wrong> {
         None => Ok(None),
         Some(text) => amount_of(text)
             .map(Some)
-            .or_else(|error| wrong(field(name), error, "write a quantity such as 64Gi")),
+            .or_else(|error| invalid(field(name), error, "use a quantity such as 64Gi")),
     };
     let capacity = read(status.and_then(|status| status.capacity.as_ref()), "capacity")?;
     let allocatable = read(status.and_then(|status| status.allocatable.as_ref()), "allocatable")?;
@@ -347,8 +350,8 @@ fn total(node: &core::Node, resource: &str) -> Result<(u64, u64), Wrong> {
     Ok((capacity, capacity.saturating_sub(allocatable.unwrap_or(capacity))))
 }
 
-/// A labelled node keeps for the system what is not allocatable, and keeps it on its first NUMA node.
-fn reserve_what_the_node_keeps(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
+/// Reserves on the first NUMA node what is not allocatable.
+fn reserve_memory(node: &core::Node, parts: &mut [Part]) -> Result<(), TopologyError> {
     let (_, memory) = total(node, "memory")?;
     if let Some(first) = parts.first_mut() {
         first.memory_reserved_bytes = memory.min(first.memory_bytes);
@@ -356,8 +359,7 @@ fn reserve_what_the_node_keeps(node: &core::Node, parts: &mut [Part]) -> Result<
     Ok(())
 }
 
-/// Devices are spread over the NUMA nodes in order.
-fn spread_devices(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
+fn spread_devices(node: &core::Node, parts: &mut [Part]) -> Result<(), TopologyError> {
     let allocatable = node.status.iter().flat_map(|status| &status.allocatable).flatten();
     let count = parts.len().max(1) as u64;
     for (name, text) in allocatable {
@@ -367,7 +369,7 @@ fn spread_devices(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
         }
         let field = || FieldPath::root().key("status").key("allocatable").key(name.as_str());
         let devices = amount_of(text)
-            .or_else(|error| wrong(field(), error, "write a number of devices"))?
+            .or_else(|error| invalid(field(), error, "use an integer"))?
             .min(DEVICES_MAX);
         for (index, part) in parts.iter_mut().enumerate() {
             let until = |index: u64| devices * index / count;
@@ -380,7 +382,7 @@ fn spread_devices(node: &core::Node, parts: &mut [Part]) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Distances by ascending id of NUMA node; none if not all are told.
+/// Distances by ascending id of NUMA node; empty unless all are known.
 fn distances(zones: &[(usize, &Zone)], parts: &[Part]) -> Vec<Vec<u32>> {
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_by_key(|at| parts.get(*at).map(|part| part.id));
@@ -440,18 +442,18 @@ impl Policies<'_> {
     fn one<T: std::str::FromStr<Err = berth_kubelet::ConfigError>>(
         &self,
         name: &str,
-    ) -> Result<Option<T>, Wrong> {
+    ) -> Result<Option<T>, TopologyError> {
         let Some(text) = (self.find)(name) else { return Ok(None) };
         text.parse().map(Some).or_else(|error: berth_kubelet::ConfigError| {
-            wrong((self.field)(name), format!("{name}: {}", error.problem), "correct the value")
+            invalid((self.field)(name), format!("{name}: {}", error.problem), "correct the value")
         })
     }
 
-    fn topology(&self) -> Result<Option<TopologyPolicy>, Wrong> {
+    fn topology(&self) -> Result<Option<TopologyPolicy>, TopologyError> {
         self.one("topologyManagerPolicy")
     }
 
-    fn read(&self, node: &core::Node, parts: &[Part]) -> Result<KubeletConfig, Wrong> {
+    fn read(&self, node: &core::Node, parts: &[Part]) -> Result<KubeletConfig, TopologyError> {
         let mut config = KubeletConfig {
             version: version(node),
             topology_policy: self.topology()?.unwrap_or_default(),
@@ -470,7 +472,7 @@ impl Policies<'_> {
                 _ => {
                     let message = format!("the topology manager has no option {name:?}");
                     let remedy = "write prefer-closest-numa-nodes or max-allowable-numa-nodes";
-                    return wrong((self.field)("topologyManagerPolicyOptions"), message, remedy);
+                    return invalid((self.field)("topologyManagerPolicyOptions"), message, remedy);
                 }
             }
         }
@@ -479,17 +481,21 @@ impl Policies<'_> {
         Ok(config)
     }
 
-    fn cpu_manager(&self, node: &core::Node, parts: &[Part]) -> Result<CpuManagerPolicy, Wrong> {
-        let told = parts.iter().any(|part| part.cpus > part.cpus_reserved)
+    fn cpu_manager(
+        &self,
+        node: &core::Node,
+        parts: &[Part],
+    ) -> Result<CpuManagerPolicy, TopologyError> {
+        let lists_reserved = parts.iter().any(|part| part.cpus > part.cpus_reserved)
             && parts.iter().any(|part| part.cpus_reserved > 0);
         let is_static = match (self.find)("cpuManagerPolicy") {
             Some("static") => true,
             Some("none") => false,
             Some(other) => {
-                let message = format!("{other:?} is no policy of the CPU manager");
-                return wrong((self.field)("cpuManagerPolicy"), message, "write none or static");
+                let message = format!("unknown CPU manager policy {other:?}");
+                return invalid((self.field)("cpuManagerPolicy"), message, "use none or static");
             }
-            None => told && self.inferred,
+            None => lists_reserved && self.inferred,
         };
         if !is_static {
             return Ok(CpuManagerPolicy::None);
@@ -498,7 +504,7 @@ impl Policies<'_> {
         let mut options = Vec::new();
         for (name, value) in pairs((self.find)(field).unwrap_or_default()) {
             let option: CpuOption = name.parse().or_else(|error: berth_kubelet::ConfigError| {
-                wrong((self.field)(field), error.problem, "remove it or correct its name")
+                invalid((self.field)(field), error.problem, "correct its name, or remove it")
             })?;
             options.extend((value != "false").then_some(option));
         }
@@ -508,22 +514,22 @@ impl Policies<'_> {
             Some(text) => {
                 let cpus: CpuSet =
                     text.parse().or_else(|error: berth_model::idset::IdSetError| {
-                        wrong(
+                        invalid(
                             (self.field)(field),
                             error.to_string(),
-                            "write CPUs such as 0-1,64-65",
+                            "use a CPU list such as 0-1,64-65",
                         )
                     })?;
                 ReservedCpus::Explicit(cpus)
             }
-            None if told => ReservedCpus::Explicit(lowest(parts, threads(node, parts)?)),
-            // The static policy keeps at least one.
-            None => ReservedCpus::Millis(kept_cpu_milli(node).max(1)),
+            None if lists_reserved => ReservedCpus::Explicit(lowest(parts, threads(node, parts)?)),
+            // The static policy reserves at least one.
+            None => ReservedCpus::Millis(reserved_cpu_milli(node).max(1)),
         };
         Ok(CpuManagerPolicy::Static { options, reserved })
     }
 
-    fn memory_manager(&self, parts: &[Part]) -> Result<MemoryManagerPolicy, Wrong> {
+    fn memory_manager(&self, parts: &[Part]) -> Result<MemoryManagerPolicy, TopologyError> {
         let inferred: Vec<ReservedMemory> = parts
             .iter()
             .filter(|part| part.memory_reserved_bytes > 0)
@@ -537,8 +543,8 @@ impl Policies<'_> {
             Some("Static") => true,
             Some("None") => false,
             Some(other) => {
-                let message = format!("{other:?} is no policy of the memory manager");
-                return wrong((self.field)("memoryManagerPolicy"), message, "write None or Static");
+                let message = format!("unknown memory manager policy {other:?}");
+                return invalid((self.field)("memoryManagerPolicy"), message, "use None or Static");
             }
             None => self.inferred && !inferred.is_empty(),
         };
@@ -546,33 +552,37 @@ impl Policies<'_> {
             return Ok(MemoryManagerPolicy::None);
         }
         let field = "reservedMemory";
-        let kept = match (self.find)(field) {
+        let reserved = match (self.find)(field) {
             Some(text) => reserved_memory(text).or_else(|problem| {
-                wrong((self.field)(field), problem, "write it as in 0:memory=1Gi;1:memory=1Gi")
+                invalid(
+                    (self.field)(field),
+                    problem,
+                    "use a value such as 0:memory=1Gi;1:memory=1Gi",
+                )
             })?,
             None => inferred,
         };
-        if kept.is_empty() {
-            let message = "the static memory manager keeps some memory for the system, and all of \
-                           the node's is allocatable";
-            let remedy = "correct what is allocatable, or the policy";
-            return wrong((self.field)("memoryManagerPolicy"), message, remedy);
+        if reserved.is_empty() {
+            let message = "the static memory manager requires reserved memory, but all of the node's memory \
+                           is allocatable";
+            let remedy = "correct allocatable, or the policy";
+            return invalid((self.field)("memoryManagerPolicy"), message, remedy);
         }
-        Ok(MemoryManagerPolicy::Static { reserved: kept })
+        Ok(MemoryManagerPolicy::Static { reserved })
     }
 }
 
-/// As the kubelet's flag has it: `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=2Gi`.
+/// In the form of the kubelet's flag: `0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=2Gi`.
 fn reserved_memory(text: &str) -> Result<Vec<ReservedMemory>, String> {
     let mut kept = Vec::new();
     for of_node in text.split(';').filter(|text| !text.trim().is_empty()).take(NumaMask::CAPACITY) {
         let Some((node, amounts)) = of_node.split_once(':') else {
-            return Err(format!("{of_node:?} names no NUMA node"));
+            return Err(format!("{of_node:?} has no NUMA node"));
         };
-        let numa = node.trim().parse().map_err(|_| format!("{node:?} is no NUMA node"))?;
+        let numa = node.trim().parse().map_err(|_| format!("{node:?} is not a NUMA node id"))?;
         for (name, amount) in pairs(amounts) {
             let Ok(Some(kind)) = MemoryKind::of(&ResourceName::new(name)) else {
-                return Err(format!("{name:?} is no kind of memory"));
+                return Err(format!("unknown memory type {name:?}"));
             };
             kept.push(ReservedMemory { numa, kind, bytes: amount_of(&Text(amount.to_owned()))? });
         }
@@ -585,14 +595,14 @@ fn ordinary_bytes(part: &Part) -> u64 {
     part.memory_bytes.saturating_sub(huge.fold(0, u64::saturating_add))
 }
 
-/// `a=true,b` as names and values; a name alone is set.
+/// `a=true,b` as names and values; a name alone has the value `true`.
 fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let all = text.split(',').map(str::trim).filter(|one| !one.is_empty());
     all.map(|one| one.split_once(['=', ':']).unwrap_or((one, "true")))
         .map(|(name, value)| (name.trim(), value.trim()))
 }
 
-/// What exporters wrote before there were attributes.
+/// The field that attributes have replaced.
 fn deprecated(policies: &[String]) -> Option<(TopologyPolicy, TopologyScope)> {
     let written = policies.first()?.as_str();
     let scope =
@@ -607,7 +617,7 @@ fn deprecated(policies: &[String]) -> Option<(TopologyPolicy, TopologyScope)> {
     Some((policy, scope))
 }
 
-/// The version of the node's kubelet, or the nearest that is known.
+/// The version of the node's kubelet, or the nearest known one.
 fn version(node: &core::Node) -> KubeletVersion {
     let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
     let written = info.map_or("", |info| info.kubelet_version.trim_start_matches('v'));
@@ -624,13 +634,13 @@ fn version(node: &core::Node) -> KubeletVersion {
     }
 }
 
-/// Hardware threads of a core: as labels say, one on ARM, otherwise two where CPUs come in pairs.
-fn threads(node: &core::Node, parts: &[Part]) -> Result<usize, Wrong> {
+/// Hardware threads per core: by label, else one on ARM, else two if all CPU counts are even.
+fn threads(node: &core::Node, parts: &[Part]) -> Result<usize, TopologyError> {
     if let Some(threads) = number(node, THREADS_PER_CORE)? {
         let most = berth_model::machine::MAX_THREADS_PER_CORE as u64;
         if threads == 0 || threads > most {
-            let message = format!("{threads} is no number of threads");
-            return wrong(field_of(node, THREADS_PER_CORE), message, format!("write 1 to {most}"));
+            let message = format!("{threads} threads per core");
+            return invalid(field_of(node, THREADS_PER_CORE), message, format!("use 1 to {most}"));
         }
         return Ok(threads as usize);
     }
@@ -642,7 +652,7 @@ fn threads(node: &core::Node, parts: &[Part]) -> Result<usize, Wrong> {
     })
 }
 
-fn kept_cpu_milli(node: &core::Node) -> u64 {
+fn reserved_cpu_milli(node: &core::Node) -> u64 {
     let status = node.status.as_ref();
     let of = |list: Option<&BTreeMap<String, Text>>| {
         let text = list?.get("cpu")?;
@@ -658,11 +668,11 @@ fn finish(
     parts: Vec<Part>,
     kubelet: KubeletConfig,
     field: FieldPath,
-) -> Result<Option<Told>, Wrong> {
+) -> Result<Option<Description>, TopologyError> {
     let all = parts.iter().map(|part| part.cpus).fold(0, usize::saturating_add);
     if all > IdSet::CAPACITY {
-        let message = format!("{all} CPUs are more than the {} supported", IdSet::CAPACITY);
-        return wrong(field, message, "correct the number");
+        let message = format!("{all} CPUs exceed the supported {}", IdSet::CAPACITY);
+        return invalid(field, message, "correct the number");
     }
     let threads = threads(node, &parts)?;
     let numa = |part: &Part| NumaSpec {
@@ -677,18 +687,18 @@ fn finish(
         cores: cores(&parts, threads),
     };
     let machine = Machine::new(spec)
-        .or_else(|error| wrong(field, error.to_string(), "correct it, or leave the zones out"))?;
+        .or_else(|error| invalid(field, error.to_string(), "correct it, or remove the zones"))?;
     let devices = attached(node, &machine, &parts);
     let free = |part: &Part| {
         let position = machine.numa_position(part.id)?;
         Some((NumaMask::single(position), part.free.clone()))
     };
     let free = parts.iter().filter_map(free).collect();
-    Ok(Some(Told { machine, kubelet, devices, free }))
+    Ok(Some(Description { machine, kubelet, devices, free }))
 }
 
-/// Where devices are. A device of two NUMA nodes is listed by both, so zones can list more than the
-/// node has; where it cannot be told which are meant, they count as attached to none.
+/// Both NUMA nodes of a device list it, so zones can list more devices than the node has. If it is not clear
+/// which devices these are, all count as attached to none.
 fn attached(node: &core::Node, machine: &Machine, parts: &[Part]) -> DeviceCounts {
     let mut counts: BTreeMap<NumaMask, BTreeMap<ResourceName, u64>> = BTreeMap::new();
     let mut names: Vec<&ResourceName> = parts.iter().flat_map(|part| part.devices.keys()).collect();
@@ -731,29 +741,33 @@ fn attached(node: &core::Node, machine: &Machine, parts: &[Part]) -> DeviceCount
             }
         }
     }
-    // Those attached to nothing come last, so that numbers start with what is known.
+    // Devices without NUMA nodes come last, so that known ones get the first numbers.
     let mut counts: DeviceCounts = counts.into_iter().collect();
     counts.sort_by_key(|(numa, _)| (numa.is_empty(), *numa));
     counts
 }
 
-/// A label, or else an annotation.
+/// The value of a label, or else of an annotation.
 pub fn marked<'a>(node: &'a core::Node, key: &str) -> Option<&'a str> {
     let of = |map: &'a Option<BTreeMap<String, String>>| map.as_ref()?.get(key);
     let found = of(&node.metadata.labels).or_else(|| of(&node.metadata.annotations));
     found.map(String::as_str)
 }
 
-/// Where that label or annotation stands.
+/// The field of that label or annotation.
 pub fn field_of(node: &core::Node, key: &str) -> FieldPath {
     let is_label = node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(key));
     let map = if is_label { "labels" } else { "annotations" };
     FieldPath::root().key("metadata").key(map).key(key)
 }
 
-fn number(node: &core::Node, key: &str) -> Result<Option<u64>, Wrong> {
+fn number(node: &core::Node, key: &str) -> Result<Option<u64>, TopologyError> {
     let Some(text) = marked(node, key) else { return Ok(None) };
     text.parse().map(Some).or_else(|_| {
-        wrong(field_of(node, key), format!("{text:?} is no number"), "write a number such as 2")
+        invalid(
+            field_of(node, key),
+            format!("{text:?} is not an integer"),
+            "use an integer such as 2",
+        )
     })
 }

@@ -1,9 +1,8 @@
-//! A cluster as `kubectl get -o yaml|json` prints it.
+//! A cluster as `kubectl get -o yaml|json` prints it, lowered for the engine and the simulation: nodes
+//! with topology and GPUs, pods where they are, and all objects that affect scheduling.
 //!
-//! Owns the way from its objects to what the engine and the simulation take: nodes with their inside
-//! and their GPUs, pods where they are, and everything that decides about them. Finished pods are left
-//! out; pods of any scheduler count. Kinds that mean nothing to placement are passed over. Must not
-//! know what is decided, nor which pods are to come.
+//! Finished pods are omitted; pods of any scheduler count. Kinds that do not affect scheduling are
+//! ignored.
 
 mod prices;
 mod read;
@@ -30,56 +29,46 @@ use k8s_openapi::api::resource::v1 as resource;
 pub use prices::{PRICE, Prices};
 pub use read::{Objects, Read, read, read_sound};
 
-/// The label of a node's zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// A namespace and a name in it.
+/// Namespace and name.
 pub type FullName = (Arc<str>, Arc<str>);
 
-/// A cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
-    /// Its nodes, in order of name.
+    /// In order of name.
     pub nodes: Vec<ClusterNode>,
-    /// Its pods that have not finished, placed or not.
+    /// Pods that have not finished, bound or pending.
     pub pods: Vec<PodObject>,
-    /// Its priority classes.
     pub priority_classes: Vec<PriorityClass>,
-    /// Its quotas.
     pub quotas: Vec<Quota>,
-    /// What containers get that say nothing.
     pub limit_ranges: Vec<core::LimitRange>,
-    /// Pools that can grow.
+    /// From Pool and NodePool objects.
     pub pools: Vec<Pool>,
-    /// Names of its namespaces; empty if none were told.
+    /// Empty if the objects contain none.
     pub namespaces: Vec<Arc<str>>,
-    /// Which Deployment a ReplicaSet belongs to.
+    /// The Deployment of each ReplicaSet.
     pub deployments: BTreeMap<FullName, Arc<str>>,
-    /// From what claims of devices are made.
     pub claim_templates: BTreeMap<FullName, resource::ResourceClaimTemplateSpec>,
-    /// Everything else, as the engine is told.
+    /// Everything else as events for the engine.
     pub others: Vec<Event>,
-    /// The latest moment that anything tells of.
+    /// The latest time in any object.
     pub now_ms: i64,
 }
 
-/// A node with what is known of its inside.
+/// A node with its topology as far as it is known.
 #[derive(Clone, Debug)]
 pub struct ClusterNode {
-    /// The node.
     pub node: Node,
-    /// What it looks like inside.
     pub inside: Inside,
-    /// How those who share a GPU are kept apart.
     pub sharing: Isolation,
-    /// What it says an hour of it costs, in millionths of a dollar.
+    /// From the node's annotation.
     pub stated_microusd_per_hour: Option<i64>,
 }
 
-/// Resources of NVIDIA's plugin.
 const DOMAIN: &str = "nvidia.com/";
 
-/// Most NUMA nodes' worth of CPUs that a node of unknown inside is taken to have, to simulate it.
+/// Limit for simulated nodes of unknown topology.
 const CPUS_MAX: i64 = 1024;
 
 impl From<NodeSetup> for ClusterNode {
@@ -101,23 +90,23 @@ impl From<NodeSetup> for ClusterNode {
 }
 
 impl ClusterNode {
-    /// What the engine is told of its inside; `None`: it is not known.
+    /// `None` if it is unknown.
     pub fn topology(&self) -> Result<Option<Arc<NodeTopology>>, String> {
         Ok(self.inside.topology().map_err(|error| error.to_string())?.map(Arc::new))
     }
 
-    /// Its pool; empty if it names none.
+    /// Empty if it has none.
     pub fn pool(&self) -> &str {
         pool_of(&self.node.labels).map_or("", AsRef::as_ref)
     }
 
-    /// Its zone; empty if it names none.
+    /// Empty if it has none.
     pub fn zone(&self) -> &str {
         self.node.labels.get(ZONE).map_or("", AsRef::as_ref)
     }
 
-    /// Says in its resources what its GPUs offer, after they have been divided otherwise.
-    pub fn offer_anew(&mut self) -> Result<(), DivisionError> {
+    /// Updates the allocatable devices after a change of the GPUs' layouts.
+    pub fn update_devices(&mut self) -> Result<(), DivisionError> {
         let pools = device_pools(&self.inside.gpus, self.inside.naming, PREFERRED)?;
         self.node.allocatable.retain(|name, _| !name.as_str().starts_with(DOMAIN));
         for pool in pools {
@@ -127,8 +116,8 @@ impl ClusterNode {
         Ok(())
     }
 
-    /// The node as the simulation takes it. One of unknown inside is taken to have one NUMA node and a
-    /// kubelet with Kubernetes' defaults, which aligns nothing.
+    /// The node for the simulation. Without a known topology it has one NUMA node and a kubelet with
+    /// Kubernetes' defaults, which aligns nothing.
     pub fn setup(&self, prices: &Prices) -> Result<NodeSetup, String> {
         let (machine, kubelet) = match &self.inside.machine {
             Some((machine, kubelet)) => (machine.clone(), kubelet.clone()),
@@ -161,7 +150,7 @@ impl ClusterNode {
         })
     }
 
-    /// What the engine is told of it.
+    /// The node's events for the engine.
     pub fn events(&self) -> Result<[Event; 2], String> {
         let topology = self.topology()?;
         let node = self.node.name.clone();
@@ -170,12 +159,11 @@ impl ClusterNode {
 }
 
 impl Cluster {
-    /// The node of this name.
     pub fn node(&self, name: &str) -> Option<&ClusterNode> {
         self.nodes.iter().find(|node| *node.node.name == *name)
     }
 
-    /// What the engine is told of everything.
+    /// All events for the engine.
     pub fn events(&self) -> Result<Vec<Event>, String> {
         let mut events = self.others.clone();
         events.extend(self.priority_classes.iter().cloned().map(Event::PriorityClass));
@@ -185,7 +173,7 @@ impl Cluster {
             events.extend(of_node.map_err(|error| format!("Node {}: {error}", node.node.name))?);
         }
         events.extend(self.pools.iter().cloned().map(Event::Pool));
-        // In the order in which kubelets saw them, so that what they hold can be worked out.
+        // In the order of the kubelets, because assignments depend on it.
         let mut pods: Vec<&PodObject> = self.pods.iter().collect();
         pods.sort_by_key(|pod| (pod.started_at_ms, pod.created_at_ms, pod.uid.clone()));
         events.extend(pods.into_iter().cloned().map(Event::Pod));

@@ -1,16 +1,12 @@
-//! The cores of a machine.
-//!
-//! Owns which CPUs are threads of which core: as zones tell, or made up from counts in the order of ids.
-//! Must not know where the counts come from.
+//! Which CPUs are threads of which core: as zones say, or made up from counts in the order of ids.
 
 use berth_model::idset::CpuSet;
 use berth_model::machine::CoreSpec;
 
 use super::Part;
 
-/// Every core, as it is told of or else made up.
 pub(super) fn cores(parts: &[Part], threads: usize) -> Vec<CoreSpec> {
-    let told = |part: &Part| -> Option<Vec<CoreSpec>> {
+    let described = |part: &Part| -> Option<Vec<CoreSpec>> {
         let own = part.detail.cores.as_ref()?;
         let core = |threads: &Vec<usize>| CoreSpec {
             numa: part.id,
@@ -22,11 +18,11 @@ pub(super) fn cores(parts: &[Part], threads: usize) -> Vec<CoreSpec> {
         };
         Some(own.iter().map(core).collect())
     };
-    let all: Option<Vec<Vec<CoreSpec>>> = parts.iter().map(told).collect();
+    let all: Option<Vec<Vec<CoreSpec>>> = parts.iter().map(described).collect();
     all.map_or_else(|| made_up_cores(parts, threads), |all| all.into_iter().flatten().collect())
 }
 
-/// NUMA node by NUMA node in the order of ids: all first threads come first, as Linux numbers them.
+/// NUMA node by NUMA node in the order of ids. All first threads come first, as Linux numbers them.
 fn made_up_cores(parts: &[Part], threads: usize) -> Vec<CoreSpec> {
     let mut order: Vec<&Part> = parts.iter().collect();
     order.sort_by_key(|part| part.id);
@@ -43,7 +39,7 @@ fn made_up_cores(parts: &[Part], threads: usize) -> Vec<CoreSpec> {
         .collect()
 }
 
-/// The lowest CPUs of each NUMA node, core by core, as many as are kept back there.
+/// The lowest CPUs of each NUMA node, core by core, as many as are reserved there.
 pub(super) fn lowest(parts: &[Part], threads: usize) -> CpuSet {
     let cores = cores(parts, threads);
     let kept = parts.iter().flat_map(|part| {

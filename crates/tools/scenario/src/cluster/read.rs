@@ -1,7 +1,4 @@
-//! Objects, one by one.
-//!
-//! Owns what each kind becomes, what may be there once only, and what is wrong with objects that
-//! cannot be together. Must not know what pods of manifests become.
+//! Lowers objects to a cluster, rejecting duplicates and ownership cycles.
 
 use std::collections::BTreeMap;
 
@@ -24,36 +21,32 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 
 use super::{Cluster, ClusterNode, FullName, prices};
 
-/// Where objects are that do not say in which namespace.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// An object and where it was read.
+/// A decoded object with its document.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// Its text.
     pub document: Document,
-    /// What it is.
     pub object: Object,
 }
 
-/// Objects that can be together.
+/// Objects without duplicates and ownership cycles.
 #[derive(Clone, Debug, Default)]
 pub struct Objects(pub Vec<Read>);
 
 /// Kind with its group, namespace and name.
 type Identity = (String, String, String);
 
-/// What to do about something wrong: go on, or not.
-type OnWrong<'a> = &'a mut dyn FnMut(Problem) -> Result<(), Problem>;
+/// Decides whether to continue after a problem.
+type OnProblem<'a> = &'a mut dyn FnMut(Problem) -> Result<(), Problem>;
 
 impl Objects {
-    /// Decodes documents, and checks that no object is there twice and that none owns itself.
+    /// Rejects duplicate objects and ownership cycles.
     pub fn new(documents: Vec<Document>) -> Result<Self, Problem> {
         Self::decode(documents, &mut Err)
     }
 
-    /// The same, but what is wrong is left out and told of: one bad object of a cluster that runs must
-    /// not keep all others from being seen.
+    /// Omits invalid objects of a running cluster and returns their problems.
     pub fn sound(documents: Vec<Document>) -> (Self, Vec<Problem>) {
         let mut wrong = Vec::new();
         let note = &mut |problem| {
@@ -64,13 +57,13 @@ impl Objects {
         (objects, wrong)
     }
 
-    fn decode(documents: Vec<Document>, on_wrong: OnWrong<'_>) -> Result<Self, Problem> {
+    fn decode(documents: Vec<Document>, on_problem: OnProblem<'_>) -> Result<Self, Problem> {
         let mut known: BTreeMap<Identity, usize> = BTreeMap::new();
         let mut read = Vec::with_capacity(documents.len());
         for document in documents {
             let identity = identity(&document);
             if let Some(first) = identity.as_ref().and_then(|identity| known.get(identity)) {
-                on_wrong(twice(&document, read.get(*first)))?;
+                on_problem(duplicate(&document, read.get(*first)))?;
                 continue;
             }
             match object(&document) {
@@ -78,11 +71,11 @@ impl Objects {
                     known.extend(identity.map(|identity| (identity, read.len())));
                     read.push(Read { document, object });
                 }
-                Err(problem) => on_wrong(problem)?,
+                Err(problem) => on_problem(problem)?,
             }
         }
         if let Err(problem) = check_owners(&read, &known) {
-            on_wrong(problem)?;
+            on_problem(problem)?;
         }
         Ok(Self(read))
     }
@@ -94,13 +87,13 @@ fn identity(document: &Document) -> Option<Identity> {
     Some((kind, namespace.to_owned(), document.name()?.to_owned()))
 }
 
-fn twice(document: &Document, first: Option<&Read>) -> Problem {
+fn duplicate(document: &Document, first: Option<&Read>) -> Problem {
     let place = first.map_or_else(String::new, |first| {
         let source = first.document.source();
         format!(", first at {}:{}", source.name, source.start(first.document.whole()))
     });
     let name = FieldPath::root().key("metadata").key("name");
-    document.problem(name, format!("is there twice{place}")).with_remedy("leave one of them out")
+    document.problem(name, format!("duplicate object{place}")).with_remedy("remove one of them")
 }
 
 fn owners(document: &Document) -> Result<Vec<OwnerReference>, Problem> {
@@ -108,7 +101,7 @@ fn owners(document: &Document) -> Result<Vec<OwnerReference>, Problem> {
     Ok(document.decode_at(&field)?.unwrap_or_default())
 }
 
-/// Nobody is owned by what it owns, however many are in between.
+/// Rejects ownership cycles of any length.
 fn check_owners(read: &[Read], known: &BTreeMap<Identity, usize>) -> Result<(), Problem> {
     let mut edges: Vec<Vec<usize>> = Vec::with_capacity(read.len());
     for one in read {
@@ -117,7 +110,7 @@ fn check_owners(read: &[Read], known: &BTreeMap<Identity, usize>) -> Result<(), 
         let of = owners.iter().filter_map(|owner| {
             let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
             let kind = format!("{}.{group}", owner.kind);
-            // Owners without a namespace are known by the same default.
+            // Cluster-scoped owners are filed under the default namespace.
             [namespace, DEFAULT_NAMESPACE].into_iter().find_map(|namespace| {
                 known.get(&(kind.clone(), namespace.to_owned(), owner.name.clone()))
             })
@@ -162,24 +155,25 @@ fn cycle(read: &[Read], way: &[(usize, usize)], owner: usize) -> Problem {
         .collect();
     let field = FieldPath::root().key("metadata").key("ownerReferences");
     let at = way.last().and_then(|(at, _)| read.get(*at));
-    let message = format!("is owned in a circle: {}", names.join(" → "));
+    let message = format!("ownership cycle: {}", names.join(" → "));
     match at {
-        Some(read) => read.document.problem(field, message).with_remedy("take one reference out"),
+        Some(read) => {
+            read.document.problem(field, message).with_remedy("remove one of the references")
+        }
         None => {
             Problem::of_text(read[owner].document.source(), read[owner].document.whole(), message)
         }
     }
 }
 
-/// The cluster that these objects are.
 pub fn read(objects: &Objects) -> Result<Cluster, Problem> {
     let mut cluster = Cluster::default();
     cluster.add(objects, true)?;
     Ok(cluster)
 }
 
-/// The cluster that these objects are, without those that cannot be, which are told of. A node whose
-/// inside cannot be as it says is a node of unknown inside.
+/// Omits invalid objects and returns their problems. A node with an invalid topology becomes a node of
+/// unknown topology.
 pub fn read_sound(objects: &Objects) -> (Cluster, Vec<Problem>) {
     let mut cluster = Cluster::default();
     let mut wrong = Vec::new();
@@ -187,7 +181,7 @@ pub fn read_sound(objects: &Objects) -> (Cluster, Vec<Problem>) {
         wrong.push(problem);
         Ok(())
     };
-    // Nothing is refused where everything wrong is noted.
+    // Cannot fail, because all problems are collected.
     let _ = cluster.add_each(objects, true, note);
     (cluster, wrong)
 }
@@ -205,7 +199,7 @@ fn full_name(meta: &ObjectMeta) -> FullName {
     (namespace.into(), meta.name.as_deref().unwrap_or_default().into())
 }
 
-/// Replaces what `is_same`, or adds it.
+/// Replaces the item that `is_same`, or adds one.
 fn put<T>(list: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) {
     match list.iter_mut().find(|one| is_same(one)) {
         Some(one) => *one = new,
@@ -214,8 +208,8 @@ fn put<T>(list: &mut Vec<T>, new: T, is_same: impl Fn(&T) -> bool) {
 }
 
 impl Cluster {
-    /// Adds what objects say; what was there under the same name is replaced. Pods are only added
-    /// if `with_pods`: those of manifests are still to come.
+    /// Adds objects and replaces those of the same name. Pods are added only if `with_pods`, because pods
+    /// of manifests do not exist yet.
     pub fn add(&mut self, objects: &Objects, with_pods: bool) -> Result<(), Problem> {
         self.add_each(objects, with_pods, &mut Err)
     }
@@ -224,7 +218,7 @@ impl Cluster {
         &mut self,
         objects: &Objects,
         with_pods: bool,
-        on_wrong: OnWrong<'_>,
+        on_problem: OnProblem<'_>,
     ) -> Result<(), Problem> {
         let mut topologies: BTreeMap<&str, (&Document, &NodeResourceTopology)> = BTreeMap::new();
         for Read { document, object } in &objects.0 {
@@ -246,24 +240,24 @@ impl Cluster {
                 Object::Node(node) => {
                     let name = node.metadata.name.as_deref().unwrap_or_default();
                     let topology = topologies.get(name).copied();
-                    match cluster_node(document, node, (topology, &of_pools), on_wrong) {
+                    match cluster_node(document, node, (topology, &of_pools), on_problem) {
                         Ok(node) => {
                             let name = node.node.name.clone();
                             put(&mut self.nodes, node, |one| one.node.name == name);
                         }
-                        Err(problem) => on_wrong(problem)?,
+                        Err(problem) => on_problem(problem)?,
                     }
                 }
                 Object::Pod(pod) if with_pods => match lowered(document, pod.as_ref()) {
                     Ok(pod) => self.add_pod(pod),
-                    Err(problem) => on_wrong(problem)?,
+                    Err(problem) => on_problem(problem)?,
                 },
                 Object::NodePool(pool) => pools.push(pool.as_ref()),
-                _ => self.add_other(document, object).or_else(&mut *on_wrong)?,
+                _ => self.add_other(document, object).or_else(&mut *on_problem)?,
             }
         }
         self.nodes.sort_by(|one, other| one.node.name.cmp(&other.node.name));
-        // What was written for Berth says more.
+        // Pool objects take precedence over NodePools.
         let own = |pool: &Pool| {
             objects.0.iter().any(|read| {
                 matches!(read.object, Object::Pool(_)) && read.document.name() == Some(&*pool.name)
@@ -349,7 +343,7 @@ impl Cluster {
     }
 }
 
-/// What the engine is told of kinds that the cluster keeps no list of; `None`: nothing.
+/// The event of kinds without a list of their own; `None` for irrelevant kinds.
 fn plain(document: &Document, object: &Object) -> Result<Option<Event>, Problem> {
     Ok(Some(match object {
         Object::PodDisruptionBudget(budget) => Event::Budget(lowered(document, budget.as_ref())?),
@@ -378,7 +372,7 @@ fn cluster_node(
     document: &Document,
     node: &core::Node,
     (topology, pools): (Option<(&Document, &NodeResourceTopology)>, &BTreeMap<&str, &PoolTopology>),
-    on_wrong: OnWrong<'_>,
+    on_problem: OnProblem<'_>,
 ) -> Result<ClusterNode, Problem> {
     let object = lowered(document, node)?;
     let exported = topology.map(|(_, topology)| topology);
@@ -391,24 +385,23 @@ fn cluster_node(
                 (Origin::Topology, Some((by, _))) => by,
                 _ => document,
             };
-            on_wrong(by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy))?;
+            on_problem(by.problem(wrong.field, wrong.message).with_remedy(wrong.remedy))?;
             Inside::of_unknown_machine(&object)
         }
     };
     let text = marked(node, prices::PRICE);
     let stated = text.and_then(prices::stated);
     if let (Some(text), None) = (text, stated) {
-        let message = format!("{text:?} is no price");
+        let message = format!("invalid price {text:?}");
         let problem = document.problem(field_of(node, prices::PRICE), message);
-        on_wrong(problem.with_remedy("write dollars per hour, such as 32.77"))?;
+        on_problem(problem.with_remedy("write dollars per hour, such as 32.77"))?;
     }
-    // The plugin caps threads and memory of each.
+    // The device plugin limits threads and memory.
     let sharing = if inside.mps { Isolation::MpsCapped } else { Isolation::default() };
     Ok(ClusterNode { node: object, inside, sharing, stated_microusd_per_hour: stated })
 }
 
-/// A pool that can grow, like the nodes it has; a pool without nodes does not say what a node of it
-/// would be.
+/// A NodePool whose new nodes are like its existing ones; `None` if it has none.
 fn grown(pool: &NodePool, nodes: &[ClusterNode]) -> Option<Pool> {
     let name = pool.metadata.name.as_deref()?;
     let of_pool =
