@@ -322,7 +322,7 @@ impl Edit {
         if gpu.mig.is_some() && node.inside.naming.mig == MigStrategy::None {
             node.inside.naming.mig = MigStrategy::Mixed;
         }
-        node.offer_anew().map_err(|problem| self.error(problem.to_string()))?;
+        node.update_devices().map_err(|problem| self.error(problem.to_string()))?;
         let topology = node.topology().map_err(|problem| self.error(problem))?;
         let name = node.node.name.clone();
         displace(cluster, changed, |pod| holders.contains(&pod.uid));

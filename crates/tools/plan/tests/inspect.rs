@@ -307,7 +307,7 @@ fn a_cluster_that_holds_nonsense_is_seen_without_it() {
         .collect();
     assert_eq!(inside, [("gpu-a", false), ("gpu-y", false), ("gpu-z", true)]);
     assert_eq!(nodes.nodes[2].gpus, 4, "what it offers is known all the same");
-    for what in ["Pod team-a/bad", "Node gpu-z", "Node gpu-y", "Pod team-a/busy: is there twice"] {
+    for what in ["Pod team-a/bad", "Node gpu-z", "Node gpu-y", "Pod team-a/busy: duplicate object"] {
         assert!(wrong.iter().any(|one| one.starts_with(what)), "{what}: {wrong:?}");
     }
     assert_eq!(wrong.len(), 4, "{wrong:?}");
