@@ -261,12 +261,12 @@ fn what_cannot_be_is_told_with_its_place() {
         ),
         (
             node(8, "") + &node(8, ""),
-            "dump.yaml:14:9: Node a: metadata.name: is there twice, first at dump.yaml:1:1; ",
+            "dump.yaml:14:9: Node a: metadata.name: duplicate object, first at dump.yaml:1:1; ",
         ),
         (
             node(8, "")
                 .replace("labels: {", "annotations: {berth.dev/price-per-hour: free}\n  labels: {"),
-            "dump.yaml:5:43: Node a: metadata.annotations[berth.dev/price-per-hour]: \"free\" is no",
+            "dump.yaml:5:43: Node a: metadata.annotations[berth.dev/price-per-hour]: invalid price",
         ),
     ] {
         let error = cluster_or(&text).unwrap_err();
@@ -285,7 +285,8 @@ fn an_object_that_owns_itself_is_refused() {
     let error = cluster_or(&(owned("a", "b") + &owned("b", "c") + &owned("c", "a"))).unwrap_err();
     assert!(error.contains("dump.yaml:20:20: ReplicaSet c: metadata.ownerReferences"), "{error}");
     assert!(
-        error.contains("in a circle: ReplicaSet a → ReplicaSet b → ReplicaSet c → ReplicaSet a"),
+        error
+            .contains("ownership cycle: ReplicaSet a → ReplicaSet b → ReplicaSet c → ReplicaSet a"),
         "{error}"
     );
     assert!(cluster_or(&(owned("a", "b") + &owned("b", "c"))).is_ok());

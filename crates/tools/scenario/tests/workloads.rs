@@ -231,7 +231,7 @@ fn what_cannot_be_is_told_with_its_place() {
         ),
         (
             namespace + &job(""),
-            "work.yaml:7:34: Job team/job: metadata.namespace: the cluster has no namespace \"team\"; ",
+            "work.yaml:7:34: Job team/job: metadata.namespace: namespace \"team\" not found; ",
         ),
         (
             templated(
@@ -239,7 +239,7 @@ fn what_cannot_be_is_told_with_its_place() {
                 "Deployment",
                 "  replicas: 2000000\n  selector: {matchLabels: {app: a}}\n",
             ),
-            "work.yaml:6:13: Deployment team/deployment: spec.replicas: 2000000 pods are more than",
+            "work.yaml:6:13: Deployment team/deployment: spec.replicas: must be at most 100000 (got 2000000)",
         ),
         (job("  parralelism: 2\n"), "work.yaml:6:3: Job team/job: spec.parralelism: "),
     ] {

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use crate::report::{ClassReport, Report, Run, ServiceReport};
 
-/// How a figure is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     /// Microseconds.
@@ -14,7 +13,7 @@ enum Unit {
     Count,
     /// A number of GPUs, perhaps infinite.
     Needed,
-    /// Of 1.
+    /// From 0 to 1.
     Share,
     Hours,
     /// Micro-dollars, in whole dollars.
@@ -23,7 +22,6 @@ enum Unit {
     Price,
 }
 
-/// A row of the comparison.
 struct Row {
     name: &'static str,
     unit: Unit,
@@ -31,13 +29,12 @@ struct Row {
     shown: Shown,
 }
 
-/// When a row is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Always,
-    /// Where there are requests.
+    /// If there are requests.
     Serving,
-    /// Where the figure is not zero everywhere.
+    /// If a value is not zero.
     NotZero,
 }
 
@@ -83,7 +80,6 @@ fn needed_gpus(run: &Run) -> Option<f64> {
     run.fewest.as_ref().map(|fewest| fewest.gpus.map_or(f64::INFINITY, |gpus| gpus as f64))
 }
 
-/// The waits of batch work; none where there is none.
 fn batch(run: &Run) -> ClassReport {
     run.classes.iter().find(|class| class.class == "batch").cloned().unwrap_or_default()
 }
@@ -115,7 +111,7 @@ fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
 }
 
-/// With a comma after every three digits.
+/// With thousands separators.
 fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
@@ -137,7 +133,6 @@ fn dollars(microusd: i64) -> String {
     format!("${}", count((microusd.max(0) as u64 + 500_000) / 1_000_000))
 }
 
-/// How long, in the largest unit that is not less than one.
 fn time(ms: i64) -> String {
     match ms {
         ms if ms >= 172_800_000 => format!("{:.1} d", ms as f64 / 86_400_000.0),
@@ -147,7 +142,7 @@ fn time(ms: i64) -> String {
     }
 }
 
-/// A table with a first column on the left and the others on the right.
+/// The first column is aligned left, the others right.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -168,7 +163,6 @@ fn table(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// The report as text: the setups side by side, then each by itself.
 pub fn render(report: &Report) -> String {
     let mut rows = vec![headings(report)];
     for row in rows_of(std::slice::from_ref(report)) {
@@ -290,7 +284,7 @@ fn headings(report: &Report) -> Vec<String> {
     std::iter::once(String::new()).chain(report.runs.iter().map(|run| run.name.clone())).collect()
 }
 
-/// The rows that say something about any of the runs.
+/// The rows that apply to any of the runs.
 fn rows_of(reports: &[Report]) -> impl Iterator<Item = &'static Row> {
     let runs = || reports.iter().flat_map(|report| &report.runs);
     let serves = runs().any(|run| run.summary.requests > 0 || run.summary.requests_lost > 0);
@@ -322,7 +316,7 @@ fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// How `after` differs from `before`, seed by seed.
+/// The median difference seed by seed.
 fn compared(unit: Unit, before: &[f64], after: &[f64]) -> String {
     if before.iter().chain(after).any(|value| value.is_infinite()) {
         return String::new();
@@ -404,12 +398,12 @@ fn of_run(report: &Report, run: &Run) -> String {
     }
     text.push_str(&indent(&table(&rows)));
     for (reason, times) in &run.rejections {
-        let _infallible = writeln!(text, "  {reason}: {} times", count(*times));
+        let _infallible = writeln!(text, "  {reason}: {} pods", count(*times));
     }
     for waiting in &run.waiting {
         let why = waiting.why.replace('\n', "\n    ");
         let _infallible =
-            writeln!(text, "  {} of {} wait: {why}", waiting.pods, name(waiting.workload));
+            writeln!(text, "  {} of {} pending: {why}", waiting.pods, name(waiting.workload));
     }
     text
 }

@@ -107,7 +107,7 @@ pub fn add_pools(document: &Document, cluster: &mut Cluster) -> Result<(), LoadE
         for setup in built.nodes {
             let name = setup.node.name.clone();
             let mut node = ClusterNode::from(setup);
-            node.offer_anew().map_err(|problem| {
+            node.update_devices().map_err(|problem| {
                 let path = PathBuf::from(format!("Node {name}"));
                 LoadError::File { path, message: problem.to_string() }
             })?;
