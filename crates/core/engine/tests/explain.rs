@@ -412,9 +412,9 @@ fn explains_insufficient_resources() {
         (
             World::strict(2),
             gpus(5),
-            "0 of 2 nodes fit. 2 nodes: 8 GPUs free but split 4+4 over sockets, 5 wanted. Would \
+            "0 of 2 nodes fit. 2 nodes: 8 GPUs free but split 4+4 over sockets, 5 requested. Would \
              fit: on h100-000000 with 4 GPUs instead of 5; on h100-000000 if its kubelet did not \
-             insist on alignment.",
+             require alignment.",
         ),
     ]);
 }
@@ -452,7 +452,7 @@ fn explains_resources_split_over_numa_nodes() {
              h100-000000 lacks 1 GPU on socket 0; h100-000001 lacks 1 GPU on socket 0; h100-000002 \
              lacks 1 GPU on socket 0. Would fit: if serving/pod-00000006 (priority 0) left \
              h100-000002; on h100-000000 with 1 GPU instead of 2; on h100-000000 if its kubelet \
-             did not insist on alignment.",
+             did not require alignment.",
         ),
         (
             apart,
@@ -464,9 +464,9 @@ fn explains_resources_split_over_numa_nodes() {
         (
             crowded,
             cpus(45),
-            "0 of 1 nodes fit. Node h100-000000: 45 CPUs wanted together, at most 44 free on one \
-             socket. Nearest: h100-000000 lacks 1 CPU on socket 1. Would fit: on h100-000000 with \
-             44 CPUs instead of 45; on h100-000000 if its kubelet did not require alignment.",
+            "0 of 1 nodes fit. Node h100-000000: 45 CPUs requested on one socket, at most 44 free. \
+             Nearest: h100-000000 lacks 1 CPU on socket 1. Would fit: on h100-000000 with 44 CPUs \
+             instead of 45; on h100-000000 if its kubelet did not require alignment.",
         ),
         (
             by_container,
@@ -500,17 +500,18 @@ fn explains_spreading() {
             spread_out,
             spread(gpus(1), ZONE, 1, true),
             "0 of 3 nodes fit. Node h100-000000: nvidia.com/gpu: 1 requested, none free. Node \
-             h100-000001: spread by topology.kubernetes.io/zone: zone-1 would be 2 above the \
-             least, 1 allowed. Node h100-000002: spread by topology.kubernetes.io/zone: zone-2 \
-             would be 2 above the least, 1 allowed. Nearest: h100-000000 lacks 1 GPU and 2 CPUs. \
-             Would fit: if serving/pod-00000002 (priority 0) left h100-000002; on h100-000001 with \
-             ScheduleAnyway for its spread by topology.kubernetes.io/zone.",
+             h100-000001: topology spread by topology.kubernetes.io/zone: zone-1 would exceed the \
+             minimum by 2, 1 allowed. Node h100-000002: topology spread by \
+             topology.kubernetes.io/zone: zone-2 would exceed the minimum by 2, 1 allowed. \
+             Nearest: h100-000000 lacks 1 GPU and 2 CPUs. Would fit: if serving/pod-00000002 \
+             (priority 0) left h100-000002; on h100-000001 with ScheduleAnyway for its spread by \
+             topology.kubernetes.io/zone.",
         ),
         (
             no_zone,
             spread(gpus(1), ZONE, 1, true),
-            "0 of 1 nodes fit. Node h100-000000: no label topology.kubernetes.io/zone, by which \
-             pods are spread. Would fit: on h100-000000 with ScheduleAnyway for its spread by \
+            "0 of 1 nodes fit. Node h100-000000: no label topology.kubernetes.io/zone for topology \
+             spread. Would fit: on h100-000000 with ScheduleAnyway for its spread by \
              topology.kubernetes.io/zone.",
         ),
     ]);
@@ -539,17 +540,18 @@ fn explains_neighbours_ports_and_volumes() {
             crowd.clone(),
             hermit,
             "0 of 4 nodes fit. 2 nodes: a pod with app=llm in the same topology.kubernetes.io/zone \
-             (zone-0), excluded by pod anti-affinity. Node h100-000001: a pod with app=llm in the same \
-             topology.kubernetes.io/zone (zone-1), excluded by pod anti-affinity. Node h100-000002: a \
-             pod with app=llm in the same topology.kubernetes.io/zone (zone-2), against pod \
-             anti-affinity. Would fit: if serving/pod-00000003 (priority 0) left h100-000002.",
+             (zone-0), excluded by pod anti-affinity. Node h100-000001: a pod with app=llm in the \
+             same topology.kubernetes.io/zone (zone-1), excluded by pod anti-affinity. Node \
+             h100-000002: a pod with app=llm in the same topology.kubernetes.io/zone (zone-2), \
+             excluded by pod anti-affinity. Would fit: if serving/pod-00000003 (priority 0) left \
+             h100-000002.",
         ),
         (
             crowd.clone(),
             gpus(1),
             "0 of 4 nodes fit. 2 nodes: serving/pod-00000001 in the same \
              topology.kubernetes.io/zone (zone-0) excludes it by anti-affinity. Node h100-000001: \
-             serving/pod-00000002 in the same topology.kubernetes.io/zone (zone-1) refuses it by \
+             serving/pod-00000002 in the same topology.kubernetes.io/zone (zone-1) excludes it by \
              anti-affinity. Node h100-000002: serving/pod-00000003 in the same \
              topology.kubernetes.io/zone (zone-2) excludes it by anti-affinity. Would fit: if \
              serving/pod-00000003 (priority 0) left h100-000002.",
@@ -639,8 +641,9 @@ fn explains_unknown_topologies_and_other_profiles() {
         (
             doubted,
             gpus(1),
-            "0 of 1 nodes fit. Node h100-000000: topology unknown: what was told does not match \
-             the pods there. Would fit: if serving/pod-00000001 (priority 0) left h100-000000.",
+            "0 of 1 nodes fit. Node h100-000000: topology unknown: the published topology \
+             contradicts running pods. Would fit: if serving/pod-00000001 (priority 0) left \
+             h100-000000.",
         ),
         (
             growing,
@@ -723,7 +726,7 @@ fn explains_which_pods_to_evict() {
             gpus(4),
             "0 of 1 nodes fit. Node h100-000000: nvidia.com/gpu: 4 requested, none free. Nearest: \
              h100-000000 lacks 4 GPUs on socket 1. Would fit: once preemption evicts \
-             serving/pod-00000002 (priority -5) from h100-000000, 1 eviction against disruption \
+             serving/pod-00000002 (priority -5) from h100-000000, 1 eviction violating disruption \
              budgets.",
         ),
         (
@@ -756,8 +759,8 @@ fn explains_gated_nominated_and_deleted_pods() {
     assert!(matches!(world.engine.decide(0), Some(Decision::Preempt(_))));
     assert_eq!(
         render(&world.explain(&pod)),
-        "Waits for h100-000000, which serving/pod-00000003 (priority -5) and serving/pod-00000004 \
-         (priority -5) are leaving to make room."
+        "Nominated to h100-000000; waiting for serving/pod-00000003 (priority -5) and \
+         serving/pod-00000004 (priority -5) to terminate."
     );
     // What is left is kept for it, also against pods that would fit beside those who leave.
     world.gone("pod-00000003");
@@ -786,8 +789,8 @@ fn explains_why_a_pod_is_where_it_is() {
     assert_eq!(node.as_ref(), "h100-000001");
     assert_eq!(
         render(&explanation),
-        "Placed on h100-000001. It holds 2 GPUs (gpu-0 and gpu-1) and 16 CPUs on socket 0. All of \
-         it is aligned. Free GPUs on the node now: 2 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
+        "Placed on h100-000001. It holds 2 GPUs (gpu-0 and gpu-1) and 16 CPUs on socket 0. It is \
+         aligned. Free GPUs on the node now: 2 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
          left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
          have 6 to 8 GPUs free, its own node 6. Spread by topology.kubernetes.io/zone: 1 in \
          zone-1, at least 0 on those."
@@ -796,8 +799,8 @@ fn explains_why_a_pod_is_where_it_is() {
     let packed = world.run(gpus(2), 0);
     assert_eq!(
         render(&world.explain(&packed)),
-        "Placed on h100-000000. It holds 2 GPUs (gpu-2 and gpu-3) and 16 CPUs on socket 0. All of \
-         it is aligned. Free GPUs on the node now: 0 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
+        "Placed on h100-000000. It holds 2 GPUs (gpu-2 and gpu-3) and 16 CPUs on socket 0. It is \
+         aligned. Free GPUs on the node now: 0 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
          left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
          have 6 to 8 GPUs free, its own node 4."
     );
@@ -984,10 +987,11 @@ fn explains_many_hosts_in_few_groups() {
     world.run(gpu_template("big", 5, 4).unwrap(), 39);
     assert_eq!(
         world.tell(spec),
-        "0 of 40 nodes fit. 39 nodes: spread by kubernetes.io/hostname: it would be 2 above the \
-         least, 1 allowed. Node h100-000039: nvidia.com/gpu: 1 requested, none free. Nearest: \
-         h100-000039 lacks 1 GPU on socket 0. Would fit: if serving/pod-00000039 (priority 0) left \
-         h100-000038; on h100-000000 with ScheduleAnyway for its spread by kubernetes.io/hostname."
+        "0 of 40 nodes fit. 39 nodes: topology spread by kubernetes.io/hostname: it would exceed \
+         the minimum by 2, 1 allowed. Node h100-000039: nvidia.com/gpu: 1 requested, none free. \
+         Nearest: h100-000039 lacks 1 GPU on socket 0. Would fit: if serving/pod-00000039 \
+         (priority 0) left h100-000038; on h100-000000 with ScheduleAnyway for its spread by \
+         kubernetes.io/hostname."
     );
 }
 
