@@ -9,9 +9,6 @@ use berth_host::{KubeletPaths, RecordError, Recording, Root};
 use crate::gpus::{GpuReading, RECORDED};
 
 /// Records the node below `root`, and the driver's report, into a directory.
-///
-/// # Errors
-/// If the directory is not empty or not writable.
 pub fn record(root: &Root, gpus: &GpuReading, to: &Path) -> Result<Recording, RecordError> {
     let paths = KubeletPaths::of_running(root).0;
     let paths = paths.unwrap_or_else(|| KubeletPaths::detect(root));

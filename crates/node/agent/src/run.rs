@@ -293,7 +293,7 @@ impl Agent {
         });
         let Ok((reader, (audits, mut diagnoses))) = audited.await else { return };
         let name = if scope == Scope::All { "all" } else { "pods" };
-        self.metrics.looked(name, began.elapsed());
+        self.metrics.inspected(name, began.elapsed());
         diagnoses.extend(reader.reading.diagnoses.iter().cloned());
         diagnoses.extend(listing.diagnoses);
         self.set_diagnoses(diagnoses);

@@ -1,4 +1,4 @@
-//! The agent hands out GPUs over the kubelet's sockets as the scheduler decided.
+//! The agent serves GPUs to the kubelet as the scheduler decided.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -26,12 +26,12 @@ const OFFERS: &str = "apiVersion: berth.dev/v1alpha1\nkind: DeviceOffers\nspec:\
                       \x20 - gpus: [6, 7]\n    as: shares\n    count: 4\n";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gpus_are_handed_out_as_decided_and_shares_always_with_a_cap() {
+async fn gpus_are_allocated_as_decided_and_shares_have_a_cap() {
     let testbed = Testbed::start(Which::Embedded).await.unwrap();
     let client = testbed.admin().await.unwrap();
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
     testbed.apply([node]).await.unwrap();
-    // The scheduler chose the sixth GPU, on the second socket; whoever packs would give the first.
+    // The scheduler chose the sixth GPU, on the second socket; packing alone would choose the first.
     let placement = json!({
         "alignment": "aligned", "numaNodes": [1], "why": "",
         "devices": [{ "resource": "nvidia.com/gpu", "count": 1, "ids": [gpu_uuid(5)] }],
@@ -71,7 +71,7 @@ async fn gpus_are_handed_out_as_decided_and_shares_always_with_a_cap() {
     })
     .await;
     let (ids, _) = until("it is given what was decided", async || {
-        // The decision may be on its way yet; then what was given goes back.
+        // If the decision has not arrived yet, the allocation is returned.
         let given = kubelet.admit(&uid, "nvidia.com/gpu", 1).await.unwrap();
         if given.0 == [gpu_uuid(5)] {
             return Some(given);

@@ -110,7 +110,7 @@ impl Host {
         machine.numa_ids.iter().enumerate().filter(here).map(|(_, id)| *id).collect()
     }
 
-    /// Puts on disk that a pod was given this, and gives what is true of it.
+    /// Writes a pod's assignment to disk, and returns its true alignment.
     fn take(&mut self, uid: &str, given: &Assignment) -> &'static str {
         assert_eq!(given.containers.len(), 1, "{given:?}");
         let one = &given.containers[0];
@@ -178,7 +178,7 @@ fn start_scheduler(client: &Client) -> (tokio::task::JoinHandle<()>, watch::Send
     (running, stop)
 }
 
-/// What each pod was given, once all were given something.
+/// The assignment of each pod, once all have one.
 async fn given(pods: &Api<ApiPod>, count: usize) -> Vec<(String, String, String, Assignment)> {
     until("every pod is admitted", async || {
         let all = pods.list(&ListParams::default()).await.unwrap().items;
@@ -196,7 +196,7 @@ async fn given(pods: &Api<ApiPod>, count: usize) -> Vec<(String, String, String,
     .await
 }
 
-/// What the agents have written on the pods, once that is the truth about all of them.
+/// The annotations of all pods, once they are correct.
 async fn judged(
     pods: &Api<ApiPod>,
     truths: &BTreeMap<String, &'static str>,
@@ -219,7 +219,7 @@ async fn judged(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_are_found_misaligned_are_those_that_exist() {
+async fn agents_report_exactly_the_misaligned_pods() {
     let testbed = Testbed::start(Which::Embedded).await.unwrap();
     let client = testbed.admin().await.unwrap();
     let system = json!({ "apiVersion": "v1", "kind": "Namespace",

@@ -1,4 +1,4 @@
-//! Misaligned pods that are found are the misaligned pods that exist: none is missed, none is accused.
+//! Audits of random pods match the truth: no misaligned pod is missed, no aligned one is reported.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -14,7 +14,7 @@ use support::{Node, Pod, divide, gpu_uuid, slice_uuid, uid};
 
 type Device = (&'static str, &'static str, String, Option<u32>);
 
-/// Numbers that look random and are the same each time.
+/// Deterministic pseudo-random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -43,7 +43,7 @@ fn text(nodes: &[u32]) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Devices, and the NUMA nodes that they are on.
+/// Devices with their NUMA nodes.
 fn devices(node: &Node, number: usize, dice: &mut Dice) -> (Vec<Device>, Vec<u32>) {
     let gpus = node.machine.devices.iter().filter(|one| one.ids.0 == 0x10de);
     let gpus: Vec<u32> = gpus.map(|one| one.numa as u32).collect();
@@ -68,7 +68,7 @@ fn devices(node: &Node, number: usize, dice: &mut Dice) -> (Vec<Device>, Vec<u32
     (devices, home)
 }
 
-/// A pod, and what is true of it by the way it was made.
+/// A pod, and its true alignment by construction.
 fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
     let machine = &node.machine;
     let (devices, home) = devices(node, number, dice);
@@ -88,7 +88,7 @@ fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
         1 if all_at_home => (near, text(&at_home), vec![(home[0], gib(1))], "aligned"),
         1 => (near, String::new(), vec![], "aligned"),
         2 => (String::new(), String::new(), vec![], "floating"),
-        // All elsewhere, or some of it.
+        // All CPUs elsewhere, or some.
         3 => (
             some_cpus(machine, &[far(dice)], dice).to_string(),
             String::new(),
@@ -100,7 +100,7 @@ fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
             nodes.push(far(dice));
             (some_cpus(machine, &nodes, dice).to_string(), String::new(), vec![], "misaligned")
         }
-        // A GPU of several has no CPU near to it.
+        // One of several GPUs has no local CPU.
         5 if home.len() > 1 => {
             (some_cpus(machine, &home[1..], dice).to_string(), String::new(), vec![], "misaligned")
         }
@@ -119,7 +119,7 @@ fn pod(node: &Node, number: usize, dice: &mut Dice) -> (Pod, &'static str) {
         }
     };
     let mut containers = vec![("server", cpus, mems, pages)];
-    // Containers without a GPU are nobody's business, wherever they are.
+    // Containers without a GPU do not matter.
     if !away.is_empty() && dice.roll(2) == 0 {
         let cpus = some_cpus(machine, &[far(dice)], dice).to_string();
         if cpus != containers[0].1 {
@@ -168,7 +168,7 @@ fn check(
 }
 
 #[test]
-fn what_is_found_is_what_exists_on_all_machines_and_layouts() {
+fn audits_match_the_truth_on_all_machines_and_layouts() {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let machines = [
         synthetic::epyc_9654(1),

@@ -59,7 +59,7 @@ fn a_machine_with_8_gpus_is_told_whole() {
 }
 
 #[test]
-fn slices_and_shares_are_judged_as_their_gpu_lies() {
+fn slices_and_shares_have_the_alignment_of_their_gpu() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     divide(&mut node.gpus.gpus[0], 3);
     node.pods.push(pod(1, "8-9", slice_uuid(0, 2)));
@@ -79,7 +79,7 @@ fn slices_and_shares_are_judged_as_their_gpu_lies() {
 }
 
 #[test]
-fn a_gpu_that_the_driver_does_not_know_is_shown_and_said() {
+fn a_gpu_unknown_to_the_driver_is_shown_with_a_diagnosis() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     let lost = node.gpus.gpus.remove(3);
     node.pods.push(pod(1, "8-9", gpu_uuid(3)));
@@ -99,7 +99,7 @@ fn a_gpu_that_the_driver_does_not_know_is_shown_and_said() {
 }
 
 #[test]
-fn a_host_without_gpus_says_so_and_shows_the_rest() {
+fn a_host_without_gpus_shows_the_rest() {
     let mut node = Node::new(synthetic::no_gpu());
     node.gpus = GpuReading::default();
     let (root, directory) = node.written();
@@ -115,14 +115,14 @@ fn a_host_without_gpus_says_so_and_shows_the_rest() {
 }
 
 #[test]
-fn a_machine_with_one_numa_node_has_nothing_to_be_misaligned() {
+fn pods_on_a_machine_with_one_numa_node_are_aligned() {
     let mut node = Node::new(synthetic::bare_gpu_vm());
     node.pods.push(pod(1, "", gpu_uuid(0)));
     assert_eq!(word(&node.report(), 1), "aligned");
 }
 
 #[test]
-fn where_firmware_tells_nothing_the_plugin_is_believed_or_it_is_unknown() {
+fn without_firmware_data_the_plugin_decides() {
     let mut node = Node::new(synthetic::without_numa_of_devices(synthetic::epyc_9654(1)));
     node.pods.push(pod(1, "8-9", gpu_uuid(0)));
     let mut told = pod(2, "8-9", gpu_uuid(0));
@@ -135,7 +135,7 @@ fn where_firmware_tells_nothing_the_plugin_is_believed_or_it_is_unknown() {
 }
 
 #[test]
-fn a_plugin_that_tells_the_wrong_node_is_not_believed_and_named() {
+fn a_plugin_with_the_wrong_node_is_overruled_and_diagnosed() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     let mut wrong = pod(1, "100-101", gpu_uuid(0));
     wrong.devices[0].3 = Some(1);
@@ -146,7 +146,7 @@ fn a_plugin_that_tells_the_wrong_node_is_not_believed_and_named() {
 }
 
 #[test]
-fn cpus_that_no_container_has_are_not_believed() {
+fn assigned_cpus_that_no_container_has_make_alignment_unknown() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(Pod { stale: true, ..pod(1, "8-9", gpu_uuid(0)) });
     let report = node.report();
@@ -157,7 +157,7 @@ fn cpus_that_no_container_has_are_not_believed() {
 }
 
 #[test]
-fn processes_tell_which_container_holds_a_gpu() {
+fn processes_identify_the_container_with_the_gpu() {
     let none = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = none;
@@ -173,7 +173,7 @@ fn processes_tell_which_container_holds_a_gpu() {
 }
 
 #[test]
-fn advice_says_what_the_kubelet_and_the_pod_lack() {
+fn advice_names_missing_settings_of_kubelet_and_pod() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
     node.pods.push(Pod { qos: "burstable", ..pod(1, "", gpu_uuid(0)) });
@@ -196,7 +196,7 @@ fn advice_says_what_the_kubelet_and_the_pod_lack() {
 }
 
 #[test]
-fn a_recording_reads_as_the_node_did_and_holds_no_uuid() {
+fn a_recording_reads_like_the_node_without_uuids() {
     let mut node = Node::new(synthetic::epyc_9654(2));
     divide(&mut node.gpus.gpus[1], 2);
     node.pods.push(pod(1, "96-99", gpu_uuid(0)));
@@ -242,7 +242,7 @@ fn a_broken_recording_of_the_driver_is_a_diagnosis() {
 }
 
 #[test]
-fn the_driver_of_this_machine_is_asked_or_its_absence_said() {
+fn this_machine_has_a_driver_or_a_diagnosis() {
     let reading = GpuReading::read(&GpuSource::Nvml);
     match &reading.driver {
         Some(_) => assert!(reading.gpus.iter().all(|gpu: &DriverGpu| gpu.address.is_some())),
@@ -254,7 +254,7 @@ fn the_driver_of_this_machine_is_asked_or_its_absence_said() {
 }
 
 #[test]
-fn a_report_is_data_that_can_be_read_back() {
+fn a_report_survives_serialization() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(pod(1, "96-99", gpu_uuid(0)));
     let report = node.report();
@@ -289,7 +289,7 @@ fn a_real_h200_is_told_as_its_driver_tells_it() {
 }
 
 #[test]
-fn whose_word_placements_are_is_shown() {
+fn the_source_of_placements_is_shown() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     divide(&mut node.gpus.gpus[0], 1);
     let mut shown = |placements: PlacementSource| {

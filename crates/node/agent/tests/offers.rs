@@ -1,4 +1,4 @@
-//! From what was read of a node to what is handed out on it.
+//! From a report to the devices on offer.
 #![allow(clippy::unwrap_used, reason = "tests may fail")]
 
 use std::path::Path;
@@ -50,7 +50,7 @@ fn node() -> NodeReport {
 }
 
 #[test]
-fn gpus_and_slices_are_on_offer_with_where_they_are() {
+fn gpus_and_slices_are_offered_with_their_topology() {
     let (supply, diagnoses) =
         supply(&node(), Path::new("/nowhere"), &Offer::defaults(), &GpuErrors::default());
     assert_eq!(diagnoses, []);
@@ -72,7 +72,7 @@ fn gpus_and_slices_are_on_offer_with_where_they_are() {
 }
 
 #[test]
-fn a_gpu_is_ill_by_its_memory_or_by_an_error_that_is_not_a_programs() {
+fn ecc_errors_and_hardware_xids_make_a_gpu_unhealthy() {
     let mut node = node();
     node.gpus[1].driver.as_mut().unwrap().health =
         Health { repair_pending: Some(true), ..Health::default() };
@@ -93,7 +93,7 @@ fn a_gpu_is_ill_by_its_memory_or_by_an_error_that_is_not_a_programs() {
 }
 
 #[test]
-fn the_file_of_a_gpu_is_what_the_driver_says() {
+fn device_files_follow_the_driver() {
     let base = tempfile::tempdir().unwrap();
     let directory = base.path().join("proc/driver/nvidia/gpus/0000:01:00.0");
     std::fs::create_dir_all(&directory).unwrap();
@@ -119,7 +119,7 @@ fn a_recorded_h200_is_on_offer_whole_and_in_capped_shares() {
 }
 
 #[test]
-fn a_slice_comes_with_the_files_that_let_processes_at_it() {
+fn a_slice_has_its_capability_files() {
     let mut node = node();
     let divided = node.gpus[0].driver.as_mut().unwrap();
     let slice = |index: u32, gpu: u32, compute: u32| {
@@ -158,7 +158,7 @@ fn a_slice_comes_with_the_files_that_let_processes_at_it() {
 }
 
 #[tokio::test]
-async fn offers_that_are_written_anew_come_into_force_and_wrong_ones_do_not() {
+async fn changed_offers_apply_and_invalid_ones_do_not() {
     let node = support::Node::new(berth_host::synthetic::epyc_9654(1));
     let (_, root) = node.written();
     let text = serde_json::to_string(&node.gpus).unwrap();
@@ -187,7 +187,7 @@ async fn offers_that_are_written_anew_come_into_force_and_wrong_ones_do_not() {
 }
 
 #[test]
-fn errors_of_gpus_outlive_the_process_that_heard_of_them() {
+fn gpu_errors_survive_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("berth/errors.json");
     assert_eq!(GpuErrors::load(&file), GpuErrors::default());

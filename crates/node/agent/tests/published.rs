@@ -1,4 +1,4 @@
-//! What is published of a node, read by the scheduler's own reader, is the node.
+//! What the scheduler reads of a published node is the node.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -59,7 +59,7 @@ fn published(reading: &Reading, residents: &[Resident]) -> (NodeResourceTopology
     (publish::topology(subject, "n1", Some("u1")), offered)
 }
 
-/// The Node as its kubelet and we have it.
+/// The Node with the kubelet's status and the agent's labels.
 fn object(reading: &Reading, offered: &[Offered]) -> core::Node {
     let mut shown = BTreeMap::from([
         ("cpu".to_owned(), reading.machine.cpus.len().to_string()),
@@ -88,7 +88,7 @@ fn read(reading: &Reading, exported: &NodeResourceTopology, offered: &[Offered])
 }
 
 #[test]
-fn every_machine_is_read_as_what_it_is() {
+fn every_machine_survives_publishing() {
     for (name, machine) in machines() {
         for configuration in [STRICT, LOOSE] {
             let mut node = Node::new(machine.clone());
@@ -110,7 +110,7 @@ fn every_machine_is_read_as_what_it_is() {
             assert_eq!(read_kubelet, kubelet, "{name}");
             let pins = matches!(kubelet.memory_manager, MemoryManagerPolicy::Static { .. });
             assert_eq!(pins, configuration == STRICT);
-            // GPUs are where the kernel tells.
+            // GPUs are where the kernel reports them.
             let mut real: Vec<NumaMask> = reading
                 .pci
                 .gpus()
@@ -149,7 +149,7 @@ fn pod(number: usize, cpus: &str, resource: &'static str, id: String, told: Opti
 }
 
 #[test]
-fn what_pods_hold_is_not_available() {
+fn resources_of_pods_are_not_available() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = STRICT;
     divide(&mut node.gpus.gpus[0], 7);
@@ -190,7 +190,7 @@ fn what_pods_hold_is_not_available() {
 }
 
 #[test]
-fn pods_that_ended_hold_nothing() {
+fn ended_pods_hold_nothing() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(pod(1, "4-7", "nvidia.com/gpu", gpu_uuid(1), Some(0)));
     let mut reading = reading(&node);
@@ -201,12 +201,12 @@ fn pods_that_ended_hold_nothing() {
 }
 
 #[test]
-fn a_plugin_that_tells_no_numa_node_has_its_devices_nowhere() {
+fn devices_of_a_plugin_without_topology_are_in_no_zone() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(pod(1, "4-7", "nvidia.com/gpu", gpu_uuid(1), None));
     let (exported, _) = published(&reading(&node), &[]);
     assert!(exported.zones.iter().all(|zone| amount(zone, "nvidia.com/gpu").is_none()));
-    // What the kubelet was told counts, even where it is wrong.
+    // What the plugin reported counts, even if it is wrong.
     node.pods[0].devices[0].3 = Some(1);
     let (exported, _) = published(&reading(&node), &[]);
     assert_eq!(amount(&exported.zones[0], "nvidia.com/gpu"), Some(("3", "3", "3")));
@@ -214,12 +214,12 @@ fn a_plugin_that_tells_no_numa_node_has_its_devices_nowhere() {
 }
 
 #[test]
-fn what_somebody_else_exports_is_completed_by_annotations() {
+fn topologies_of_other_exporters_are_completed_by_annotations() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.configuration = STRICT;
     let reading = reading(&node);
     let (mut exported, offered) = published(&reading, &[]);
-    // As NFD's updater has it.
+    // As NFD's topology updater writes it.
     exported.attributes.retain(|one| !one.name.starts_with("berth.dev/"));
     exported.zones.iter_mut().for_each(|zone| zone.attributes.clear());
     let mut object = object(&reading, &offered);
@@ -232,7 +232,7 @@ fn what_somebody_else_exports_is_completed_by_annotations() {
 }
 
 #[test]
-fn labels_say_what_feature_discovery_would() {
+fn labels_match_gpu_feature_discovery() {
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.gpus.gpus.iter_mut().for_each(|gpu| divide(gpu, 7));
     let first = reading(&node);
@@ -245,7 +245,7 @@ fn labels_say_what_feature_discovery_would() {
     assert_eq!(said("berth.dev/mig-1g.10gb"), Some("7"));
     let geometry = ["berth.dev/numa-nodes", "berth.dev/sockets", "berth.dev/threads-per-core"];
     assert_eq!(geometry.map(said), [Some("2"); 3]);
-    // Slices that are offered as GPUs, and each to three.
+    // Slices offered as GPUs, with three replicas each.
     let mut shared = Vec::new();
     for gpu in 0..8 {
         for slice in 0..7 {
@@ -271,13 +271,13 @@ fn labels_say_what_feature_discovery_would() {
 }
 
 #[test]
-fn the_same_node_is_published_the_same() {
+fn publishing_is_deterministic() {
     let node = Node::new(synthetic::epyc_9654(4));
     assert_eq!(published(&reading(&node), &[]), published(&reading(&node), &[]));
 }
 
 #[test]
-fn a_node_of_which_little_can_be_read_is_published_as_far_as_it_is_known() {
+fn a_node_with_missing_data_is_published_as_far_as_known() {
     let directory = support::directory();
     let reading = Reading::read(&berth_host::Root::new(directory.path()), GpuReading::default());
     let (exported, offered) = published(&reading, &[]);

@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 mod support;
 use support::{Node, Pod, gpu_uuid, until};
 
-/// Everything happens often, so that a second tells whether it is quiet.
+/// Short intervals, so that one second shows whether the agent is idle.
 const HASTY: Settings = Settings {
     poll: Duration::from_millis(200),
     audit: Duration::from_millis(300),
@@ -78,7 +78,7 @@ impl World {
         Api::all(self.client.clone())
     }
 
-    /// A pod that runs on the node; gives its UID.
+    /// Creates a running pod on the node; returns its UID.
     async fn pod(&self, name: &str) -> String {
         let pod = json!({
             "metadata": { "name": name },
@@ -130,7 +130,7 @@ impl World {
         until("it is published", async || self.topologies().get_opt("n1").await.unwrap()).await
     }
 
-    /// Waits until the Node says how its kubelet is set up, or does not any more.
+    /// Waits until the Node has, or no longer has, annotations of the kubelet configuration.
     async fn annotated(&self, is: bool) {
         until(&format!("the Node is annotated: {is}"), async || {
             let annotations = self.nodes().get("n1").await.unwrap().metadata.annotations;
@@ -189,7 +189,7 @@ fn holding(uid: String, cpus: &str, gpu: usize) -> Pod {
     }
 }
 
-/// Writes the node, with what its driver says.
+/// Writes the node's files, with the driver's report.
 fn written(node: &Node) -> TempDir {
     let (_, directory) = node.written();
     let gpus = serde_json::to_string(&node.gpus).unwrap();
@@ -197,7 +197,7 @@ fn written(node: &Node) -> TempDir {
     directory
 }
 
-/// Changes what is on a node's disks into how it is now, as its kubelet would.
+/// Updates the node's files as its kubelet would.
 fn rewrite(directory: &Path, node: &Node) {
     node.tree().write_over(directory).unwrap();
 }
@@ -214,13 +214,13 @@ async fn is_quiet(agent: &Agent) {
 }
 
 #[tokio::test]
-async fn what_changes_is_published_within_a_second_and_nothing_is_written_otherwise() {
+async fn changes_are_published_within_a_second_and_nothing_else_is_written() {
     let world = World::new().await;
     world.define().await;
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(holding(world.pod("a").await, "4-7", 0));
     let directory = written(&node);
-    // Nothing is found by looking now and then: it has to be told.
+    // Long intervals: only notifications can reveal the change.
     let seldom = Duration::from_secs(600);
     let settings = Settings { poll: seldom, audit: seldom, verify: seldom, ..Settings::default() };
     let agent = world.start_with(directory.path(), settings);
@@ -244,7 +244,7 @@ async fn what_changes_is_published_within_a_second_and_nothing_is_written_otherw
     .await;
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     agent.stop().await;
-    // A new start finds everything as it is to be.
+    // A restarted agent finds everything up to date.
     let again = world.start(directory.path());
     again.ready().await;
     is_quiet(&again).await;
@@ -253,7 +253,7 @@ async fn what_changes_is_published_within_a_second_and_nothing_is_written_otherw
 }
 
 #[tokio::test]
-async fn who_publishes_already_is_not_fought() {
+async fn another_exporter_is_left_alone() {
     let world = World::new().await;
     world.define().await;
     let mut theirs = NodeResourceTopology::default();
@@ -272,16 +272,16 @@ async fn who_publishes_already_is_not_fought() {
     let now = world.topologies().get("n1").await.unwrap();
     assert_eq!(now.metadata.resource_version, theirs.metadata.resource_version);
     assert!(agent.metrics.encode().contains("berth_agent_topology_foreign 1"));
-    // What it does not say is said on the Node.
+    // What it lacks is in annotations of the Node.
     let meta = world.nodes().get("n1").await.unwrap().metadata;
     assert_eq!(meta.annotations.unwrap()["berth.dev/cpu-manager-policy"], "static");
     assert_eq!(meta.labels.unwrap()["berth.dev/sockets"], "2");
-    // When theirs is gone, it is ours to say, and there only.
+    // After its deletion, the agent publishes, and removes the annotations.
     world.topologies().delete("n1", &DeleteParams::default()).await.unwrap();
     let mut ours = world.published().await;
     assert_eq!(ours.zones.len(), 2);
     world.annotated(false).await;
-    // And when they begin to write it, it is theirs.
+    // When the exporter writes it again, the agent stops.
     ours.zones.truncate(1);
     world.topologies().replace("n1", &as_nfd, &ours).await.unwrap();
     until("the topology is left alone", async || {
@@ -309,7 +309,7 @@ async fn labels_of_feature_discovery_stay_and_the_rest_is_added() {
     let labels = world.nodes().get("n1").await.unwrap().metadata.labels.unwrap();
     assert_eq!(labels["nvidia.com/gpu.product"], "H100-SHARED");
     assert_eq!(labels["nvidia.com/gpu.memory"], "81559");
-    // One that comes to be set later is left alone from then on.
+    // A label that is set later is also left alone.
     let label = json!({ "metadata": { "labels": { "nvidia.com/gpu.memory": "40000" } } });
     world.nodes().patch("n1", &as_nfd, &Patch::Merge(&label)).await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -320,13 +320,13 @@ async fn labels_of_feature_discovery_stay_and_the_rest_is_added() {
 }
 
 #[tokio::test]
-async fn a_pod_is_told_how_it_lies_when_that_changes_and_forgotten_when_it_goes() {
+async fn alignment_of_a_pod_is_written_when_it_changes() {
     let world = World::new().await;
     world.define().await;
     let mut node = Node::new(synthetic::epyc_9654(1));
     node.pods.push(holding(world.pod("far").await, "100-103", 0));
     node.pods.push(Pod { qos: "burstable", ..holding(world.pod("floats").await, "", 1) });
-    // The kubelet has given it devices, and none of its containers is to be seen.
+    // It has devices, but no container yet.
     let mut starting = holding(world.pod("starts").await, "8-9", 2);
     starting.stale = true;
     node.pods.push(starting);
@@ -364,7 +364,7 @@ async fn a_pod_is_told_how_it_lies_when_that_changes_and_forgotten_when_it_goes(
 }
 
 #[tokio::test]
-async fn without_the_kind_all_else_is_written_and_the_topology_when_it_comes() {
+async fn without_the_crd_everything_else_is_written() {
     let world = World::new().await;
     let mut node = Node::new(synthetic::xeon_8480_snc2());
     node.pods.push(holding(world.pod("a").await, "4-7", 0));
@@ -380,7 +380,7 @@ async fn without_the_kind_all_else_is_written_and_the_topology_when_it_comes() {
 }
 
 #[tokio::test]
-async fn hardware_that_changes_is_read_anew() {
+async fn changed_hardware_is_read_again() {
     let world = World::new().await;
     world.define().await;
     let directory = written(&Node::new(synthetic::epyc_9654(2)));
@@ -448,7 +448,7 @@ async fn health_and_metrics_are_served() {
 }
 
 #[tokio::test]
-async fn an_api_that_refuses_is_asked_again() {
+async fn refused_writes_are_retried() {
     let world = World::new().await;
     world.define().await;
     world.nodes().delete("n1", &DeleteParams::default()).await.unwrap();

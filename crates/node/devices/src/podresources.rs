@@ -10,8 +10,8 @@ use tonic::transport::Channel;
 
 use crate::proto::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::proto::podresources::{
-    AllocatableResourcesRequest, AllocatableResourcesResponse, GetPodResourcesRequest,
-    ListPodResourcesRequest, PodResources,
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ListPodResourcesRequest,
+    PodResources,
 };
 use crate::socket::{connect, error_chain, identity};
 
@@ -52,21 +52,6 @@ impl PodResourcesClient {
         let asked = client.list(ListPodResourcesRequest {});
         let answer = self.with_timeout("List", asked).await?;
         Ok(Some(answer.pod_resources))
-    }
-
-    /// `None`: there is no socket.
-    pub async fn get(
-        &self,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<PodResources>, PodResourcesError> {
-        let Some(mut client) = self.client("Get").await? else { return Ok(None) };
-        let request = GetPodResourcesRequest {
-            pod_name: name.to_owned(),
-            pod_namespace: namespace.to_owned(),
-        };
-        let answer = self.with_timeout("Get", client.get(request)).await?;
-        Ok(answer.pod_resources)
     }
 
     /// All allocatable resources. `None`: there is no socket.

@@ -1,4 +1,4 @@
-//! The books of devices: what may be handed out, whatever happens to whoever keeps books.
+//! The ledger: what may be allocated after any crash of the kubelet or the plugin.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,7 +110,7 @@ fn prefer(ledger: &Ledger, resource: &str, size: usize) -> Vec<String> {
 }
 
 #[test]
-fn shares_of_a_container_are_of_one_gpu_and_not_more_than_it_may_have() {
+fn shares_of_a_container_are_of_one_gpu_and_within_the_limit() {
     let mut ledger = ledger();
     let all: Vec<String> =
         (0..3).flat_map(|gpu| (0..4).map(move |nth| format!("GPU-{gpu}::{nth}"))).collect();
@@ -118,7 +118,7 @@ fn shares_of_a_container_are_of_one_gpu_and_not_more_than_it_may_have() {
     for one in taken {
         ledger.allocate(SHARE, &[vec![one.to_owned()]], 0).unwrap();
     }
-    // One is left on each of two GPUs; two are only on the third.
+    // Two GPUs have one share left each, only the third has two.
     let free: Vec<String> =
         all.iter().filter(|id| !taken.contains(&id.as_str())).cloned().collect();
     assert_eq!(ledger.prefer(SHARE, &free, &[], 2), ["GPU-2::0", "GPU-2::1"]);
@@ -126,12 +126,12 @@ fn shares_of_a_container_are_of_one_gpu_and_not_more_than_it_may_have() {
     assert!(matches!(ledger.allocate(SHARE, &apart, 0), Err(Refusal::Apart { .. })));
     let five = [(0..5).map(|nth| format!("GPU-3::{}", nth % 4)).collect::<Vec<_>>()];
     let refused = ledger.allocate(SHARE, &five, 0).unwrap_err().to_string();
-    assert!(refused.contains("asks for 5 of berth.dev/gpu-share, and may have 4"), "{refused}");
+    assert!(refused.contains("requests 5 of berth.dev/gpu-share, but the limit is 4"), "{refused}");
     ledger.allocate(SHARE, &[vec!["GPU-2::0".to_owned(), "GPU-2::1".to_owned()]], 0).unwrap();
 }
 
 #[test]
-fn a_gpu_that_is_held_whole_is_given_to_nobody_in_shares() {
+fn shares_of_a_gpu_held_whole_are_refused() {
     let mut ledger = ledger();
     ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).unwrap();
     let refused = ledger.allocate(SHARE, &[ids(&["GPU-0::2"])], 1).unwrap_err();
@@ -144,7 +144,7 @@ fn a_gpu_that_is_held_whole_is_given_to_nobody_in_shares() {
 }
 
 #[test]
-fn two_devices_of_one_request_are_given_together_or_not_at_all() {
+fn a_request_is_allocated_completely_or_not_at_all() {
     let mut ledger = ledger();
     ledger.allocate(SHARE, &[ids(&["GPU-1::0"])], 0).unwrap();
     assert!(ledger.allocate(GPU, &[ids(&["GPU-0", "GPU-1"])], 1).is_err());
@@ -153,7 +153,7 @@ fn two_devices_of_one_request_are_given_together_or_not_at_all() {
 }
 
 #[test]
-fn an_entry_of_a_pod_that_has_gone_is_no_obstacle_when_both_witnesses_say_so() {
+fn an_entry_of_an_ended_pod_is_ignored_if_both_sources_agree() {
     let mut ledger = ledger();
     let stale = state(vec![entry("pod-a", GPU, &ids(&["GPU-0"]))]);
     let (listed, pods) = (BTreeSet::new(), BTreeSet::new());
@@ -166,24 +166,24 @@ fn an_entry_of_a_pod_that_has_gone_is_no_obstacle_when_both_witnesses_say_so() {
     assert!(ledger.allocate(SHARE, &[ids(&["GPU-0::0"])], GRACE_MS).is_err());
     ledger.observe(&Evidence { listed: Some(&listed), pods: Some(&pods), ..later });
     ledger.allocate(SHARE, &[ids(&["GPU-0::0"])], GRACE_MS).unwrap();
-    // The entry still stands there the next time, and is no news.
+    // The entry is still there next time, and not new.
     let next = Evidence { now_ms: GRACE_MS + 1, ..later };
     ledger.observe(&Evidence { listed: Some(&listed), pods: Some(&pods), ..next });
     assert!(ledger.holders(GPU, "GPU-0").is_empty());
 }
 
 #[test]
-fn a_kubelet_that_lost_its_checkpoint_is_not_given_what_a_running_pod_holds() {
+fn a_kubelet_without_checkpoint_does_not_get_devices_of_running_pods() {
     let mut ledger = ledger();
     let pods: BTreeSet<String> = ["pod-a".to_owned()].into();
     let before = state(vec![entry("pod-a", GPU, &ids(&["GPU-3"]))]);
     let evidence = Evidence { pods: Some(&pods), ..Evidence::default() };
     ledger.observe(&Evidence { checkpoint: Some(&before), ..evidence });
-    // Both die; the kubelet starts with nothing.
+    // Both crash; the kubelet starts without a checkpoint.
     let mut ledger = Ledger::new(inventory(), ledger.journal());
     let empty = state(Vec::new());
     ledger.observe(&Evidence { now_ms: GRACE_MS * 2, checkpoint: Some(&empty), ..evidence });
-    // It is healthy, or the kubelet would end the pod; and it is nobody else's.
+    // It stays healthy, or the kubelet would end the pod, and nobody else gets it.
     assert!(ledger.listing(GPU)[3].healthy);
     let two = ids(&["GPU-3", "GPU-4"]);
     assert_eq!(ledger.prefer(GPU, &two, &[], 1), ["GPU-4"]);
@@ -195,7 +195,7 @@ fn a_kubelet_that_lost_its_checkpoint_is_not_given_what_a_running_pod_holds() {
 }
 
 #[test]
-fn an_app_container_takes_over_what_its_init_container_had() {
+fn an_app_container_inherits_devices_of_its_init_container() {
     let mut ledger = ledger();
     let init = state(vec![entry("pod-a", GPU, &ids(&["GPU-3"]))]);
     ledger.observe(&Evidence { checkpoint: Some(&init), ..Evidence::default() });
@@ -203,7 +203,7 @@ fn an_app_container_takes_over_what_its_init_container_had() {
 }
 
 #[test]
-fn gpus_of_another_plugin_and_of_an_earlier_division_are_taken() {
+fn gpus_held_through_other_plugins_or_former_layouts_are_in_use() {
     let mut ledger = ledger();
     let others = state(vec![entry("pod-a", "nvidia.com/gpu.shared", &ids(&["GPU-4::1"]))]);
     ledger.observe(&Evidence { checkpoint: Some(&others), ..Evidence::default() });
@@ -213,7 +213,7 @@ fn gpus_of_another_plugin_and_of_an_earlier_division_are_taken() {
     let shares = (0..4).map(|nth| share(5, nth)).collect();
     ledger.replace(Inventory::new(gpus(), shares).unwrap());
     assert!(ledger.allocate(SHARE, &[ids(&["GPU-5::0"])], 1).is_err());
-    // The numbers change, the hardware does not.
+    // Numbers change, the hardware does not.
     let mut fewer = gpus();
     fewer.remove(0);
     let mut moved =
@@ -234,14 +234,14 @@ fn promised() -> Ledger {
     ledger
 }
 
-fn can_be_had(ledger: &Ledger) -> bool {
+fn is_free(ledger: &Ledger) -> bool {
     let own = ledger.clone().allocate(GPU, &[ids(&["GPU-0"])], 0).is_ok();
     assert_eq!(own, ledger.clone().allocate(SHARE, &[ids(&["GPU-0::0"])], 0).is_ok());
     own
 }
 
 #[test]
-fn a_promise_ends_when_the_kubelet_to_whom_it_was_made_says_it_has_nothing() {
+fn a_promise_ends_when_its_kubelet_denies_the_device() {
     let mut ledger = promised();
     let (empty, nothing) = (state(Vec::new()), BTreeSet::new());
     let evidence = Evidence {
@@ -251,25 +251,25 @@ fn a_promise_ends_when_the_kubelet_to_whom_it_was_made_says_it_has_nothing() {
         ..Evidence::default()
     };
     ledger.observe(&Evidence { now_ms: GRACE_MS * 9, ..evidence });
-    assert!(!can_be_had(&ledger), "nobody says so");
+    assert!(!is_free(&ledger), "nobody says so");
     let listed = BTreeSet::from([(GPU.to_owned(), "GPU-0".to_owned())]);
     ledger.observe(&Evidence { now_ms: GRACE_MS * 9, listed: Some(&listed), ..evidence });
-    assert!(!can_be_had(&ledger), "it has it, whatever its checkpoint shows");
+    assert!(!is_free(&ledger), "it has it, whatever its checkpoint shows");
     let saying = Evidence { listed: Some(&nothing), ..evidence };
     ledger.observe(&Evidence { now_ms: IN_FLIGHT_MS - 1, ..saying });
-    assert!(!can_be_had(&ledger), "the answer may be on its way");
-    // A kubelet that starts answers for podresources before it has read its checkpoint.
+    assert!(!is_free(&ledger), "the answer may be on its way");
+    // A starting kubelet serves podresources before it has read its checkpoint.
     let pods = BTreeSet::from(["pod-a".to_owned()]);
     let starting = Evidence { lister: Some("second"), pods: Some(&pods), ..saying };
     let mut other = promised();
     other.observe(&Evidence { now_ms: GRACE_MS * 9, ..starting });
-    assert!(!can_be_had(&other));
+    assert!(!is_free(&other));
     ledger.observe(&Evidence { now_ms: IN_FLIGHT_MS, ..saying });
-    assert!(can_be_had(&ledger));
+    assert!(is_free(&ledger));
 }
 
 #[test]
-fn a_promise_to_a_kubelet_that_died_ends_with_the_last_pod_that_may_have_it() {
+fn a_promise_to_a_crashed_kubelet_ends_with_the_last_candidate_pod() {
     let (empty, nothing) = (state(Vec::new()), BTreeSet::new());
     let evidence = Evidence {
         checkpoint: Some(&empty),
@@ -278,29 +278,29 @@ fn a_promise_to_a_kubelet_that_died_ends_with_the_last_pod_that_may_have_it() {
         ..Evidence::default()
     };
     let pods = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    // Nobody was started since.
+    // No pod has started since.
     let mut ledger = promised();
     ledger.observe(&Evidence { now_ms: 1, pods: Some(&pods(&["pod-old"])), ..evidence });
-    assert!(can_be_had(&ledger));
-    // Somebody was, and outlives the plugin too.
+    assert!(is_free(&ledger));
+    // A pod has started, and outlives the plugin too.
     let mut ledger = promised();
     ledger.observe(&Evidence { now_ms: 1, pods: Some(&pods(&["pod-old", "pod-a"])), ..evidence });
     let mut ledger = Ledger::new(inventory(), ledger.journal());
     let later = Evidence { now_ms: GRACE_MS * 9, ..evidence };
     ledger.observe(&Evidence { pods: Some(&pods(&["pod-a", "pod-b"])), ..later });
-    assert!(!can_be_had(&ledger));
+    assert!(!is_free(&ledger));
     ledger.observe(&Evidence { pods: Some(&pods(&["pod-b"])), ..later });
-    assert!(can_be_had(&ledger));
-    // Somebody was, but holds something else, as the checkpoint shows.
+    assert!(is_free(&ledger));
+    // A pod has started, but holds another device according to the checkpoint.
     let mut ledger = promised();
     let other = state(vec![entry("pod-a", GPU, &ids(&["GPU-1"]))]);
     let shown = Evidence { now_ms: 1, checkpoint: Some(&other), ..evidence };
     ledger.observe(&Evidence { pods: Some(&pods(&["pod-a"])), ..shown });
-    assert!(can_be_had(&ledger));
+    assert!(is_free(&ledger));
 }
 
 #[test]
-fn a_hold_that_an_older_write_hides_lasts_until_its_pod_can_have_started() {
+fn a_hold_hidden_by_an_older_checkpoint_lasts_while_its_pod_may_start() {
     let mut ledger = ledger();
     let (empty, nothing, listed) = (state(Vec::new()), BTreeSet::new(), BTreeSet::new());
     let shown = state(vec![entry("pod-a", GPU, &ids(&["GPU-0"]))]);
@@ -308,13 +308,13 @@ fn a_hold_that_an_older_write_hides_lasts_until_its_pod_can_have_started() {
     ledger.observe(&Evidence { checkpoint: Some(&shown), ..evidence });
     let hidden = Evidence { checkpoint: Some(&empty), now_ms: 1, ..evidence };
     ledger.observe(&hidden);
-    assert!(!can_be_had(&ledger) && ledger.is_uncertain(1));
+    assert!(!is_free(&ledger) && ledger.is_uncertain(1));
     ledger.observe(&Evidence { listed: Some(&listed), ..hidden });
-    assert!(can_be_had(&ledger), "the kubelet says that it has nothing of it");
+    assert!(is_free(&ledger), "the kubelet says that it has nothing of it");
 }
 
 #[test]
-fn ill_devices_come_back_when_they_have_been_well_for_a_while() {
+fn unhealthy_devices_return_after_a_healthy_period() {
     let mut ledger = ledger();
     ledger.report_health("GPU-0", Some("XID 79"), 0);
     ledger.report_health("MIG-6-2", Some("XID 43"), 0);
@@ -333,7 +333,7 @@ fn ill_devices_come_back_when_they_have_been_well_for_a_while() {
 }
 
 #[test]
-fn whole_gpus_are_given_near_to_each_other_and_leave_what_is_near() {
+fn whole_gpus_are_near_each_other_and_leave_near_ones() {
     let mut ledger = ledger();
     assert_eq!(prefer(&ledger, GPU, 1), ["GPU-4"], "the socket with two left is the tighter one");
     ledger.allocate(GPU, &[ids(&["GPU-0"])], 0).unwrap();
@@ -346,7 +346,7 @@ fn whole_gpus_are_given_near_to_each_other_and_leave_what_is_near() {
 }
 
 #[test]
-fn shares_and_slices_fill_gpus_that_are_broken_into() {
+fn shares_and_slices_fill_gpus_in_use_first() {
     let mut ledger = ledger();
     ledger.allocate(SHARE, &[ids(&["GPU-3::0"])], 0).unwrap();
     assert_eq!(prefer(&ledger, SHARE, 1), ["GPU-3::1"]);
@@ -357,7 +357,7 @@ fn shares_and_slices_fill_gpus_that_are_broken_into() {
 }
 
 #[test]
-fn what_the_scheduler_decided_is_preferred_and_kept_for_whom_it_was_decided() {
+fn decided_devices_are_preferred_and_kept_for_their_pod() {
     let mut ledger = ledger();
     let read = |pod: &str, created, text: &str| Decision::read(pod, created, text).unwrap();
     let first = r#"{"alignment":"aligned","numaNodes":[1],"devices":[{"resource":"nvidia.com/gpu","count":2,"ids":["4","5"]}],"why":"x"}"#;
@@ -377,7 +377,7 @@ fn what_the_scheduler_decided_is_preferred_and_kept_for_whom_it_was_decided() {
 }
 
 #[test]
-fn shares_of_more_memory_than_there_is_are_refused_at_the_start() {
+fn shares_beyond_the_memory_are_refused() {
     let shares = (0..5).map(|nth| share(0, nth)).collect();
     let refused = Inventory::new(gpus(), shares).unwrap_err();
     assert!(matches!(refused, InventoryError::Overcommitted { .. }), "{refused}");
@@ -385,7 +385,7 @@ fn shares_of_more_memory_than_there_is_are_refused_at_the_start() {
     assert_eq!(ThreadCap::of_equal_shares(3).percent(), 34);
 }
 
-/// A small generator: the same rounds every time.
+/// A small deterministic generator.
 struct Dice(u64);
 
 impl Dice {
@@ -396,16 +396,16 @@ impl Dice {
     }
 }
 
-/// The world as it is, apart from anybody's books.
+/// The true state, independent of the ledger.
 #[derive(Default)]
 struct World {
-    /// What running pods have: whatever is in here twice was handed out twice.
+    /// Devices of running pods; a duplicate is a double allocation.
     running: BTreeMap<String, (String, Vec<String>)>,
-    /// What the kubelet has in memory, and in its file.
+    /// The kubelet's state in memory, and in its file.
     memory: BTreeMap<String, (String, Vec<String>)>,
     file: Vec<DeviceEntry>,
     file_is_there: bool,
-    /// How often the kubelet has started.
+    /// Number of kubelet starts.
     starts: usize,
 }
 
@@ -414,7 +414,7 @@ impl World {
         self.memory.iter().map(|(pod, (resource, ids))| entry(pod, resource, ids)).collect()
     }
 
-    /// The kubelet starts again, from its file.
+    /// The kubelet restarts from its file.
     fn restart(&mut self) {
         self.starts += 1;
         let entries = self.file.iter().filter(|_| self.file_is_there);
@@ -467,14 +467,14 @@ impl World {
     }
 }
 
-/// Asks for devices as the kubelet does: from those it is told are healthy and thinks free.
+/// Allocates as the kubelet does: devices that are listed as healthy and that it believes free.
 fn ask(world: &mut World, ledger: &mut Ledger, round: usize, now_ms: i64, dice: &mut Dice) -> bool {
     let resource = [GPU, SHARE, SLICE][dice.roll(3)];
     let size = 1 + dice.roll(3);
     world.memory.retain(|pod, _| world.running.contains_key(pod));
     let used: BTreeSet<&String> =
         world.memory.values().filter(|(of, _)| of == resource).flat_map(|(_, ids)| ids).collect();
-    // Now and then what it was told is old.
+    // Sometimes its list is outdated.
     let old = dice.roll(5) == 0;
     let listed = ledger.listing(resource).into_iter().filter(|one| old || one.healthy);
     let free: Vec<String> = listed.map(|one| one.id).filter(|id| !used.contains(id)).collect();
@@ -500,7 +500,7 @@ fn ask(world: &mut World, ledger: &mut Ledger, round: usize, now_ms: i64, dice: 
 }
 
 #[test]
-fn in_ten_thousand_rounds_with_crashes_nothing_is_handed_out_twice() {
+fn ten_thousand_rounds_with_crashes_never_allocate_twice() {
     for seed in 0..8 {
         play(seed);
     }
@@ -521,11 +521,11 @@ fn play(seed: u64) {
                 given += usize::from(got);
                 match dice.roll(8) {
                     0 if got => {
-                        // The kubelet dies before it writes: the pod was never started.
+                        // The kubelet crashes before it writes: the pod never started.
                         world.running.remove(&format!("pod-{round}"));
                         world.restart();
                     }
-                    // What it writes is written over by what it wrote before.
+                    // An older write replaces the newer one.
                     1 => {}
                     _ => (world.file, world.file_is_there) = (world.entries(), true),
                 }
@@ -536,7 +536,7 @@ fn play(seed: u64) {
                 gone.and_then(|pod| world.running.remove(&pod));
             }
             16 => ledger = Ledger::new(inventory.clone(), ledger.journal()),
-            // The kubelet starts again, from its file.
+            // The kubelet restarts from its file.
             17 => world.restart(),
             18 => world.file_is_there = false,
             _ => {
@@ -548,7 +548,7 @@ fn play(seed: u64) {
         world.check(&inventory);
     }
     assert!(given > 2_000, "{given}");
-    // And nothing is lost: with all pods gone everything can be had again.
+    // Nothing is lost: without pods, all devices are free again.
     world = World { file_is_there: true, ..World::default() };
     now_ms += GRACE_MS;
     for index in 0..8 {

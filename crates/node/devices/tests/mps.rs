@@ -1,4 +1,4 @@
-//! MPS daemons: which are needed, and that they are kept, with a program that stands in for NVIDIA's.
+//! MPS daemons and their supervisor, with a fake of NVIDIA's program.
 #![allow(clippy::unwrap_used, reason = "tests may fail")]
 
 use std::fs;
@@ -26,7 +26,7 @@ fn share(percent: u8, memory_gib: u64, per_container: u8) -> SharingMode {
 }
 
 #[test]
-fn a_daemon_limits_to_the_most_that_a_container_may_have() {
+fn a_daemon_enforces_the_maximum_of_a_container() {
     let gpu = |index: u16| OfferedGpu {
         index: GpuIndex(index),
         uuid: format!("GPU-{index}"),
@@ -58,14 +58,14 @@ fn a_daemon_limits_to_the_most_that_a_container_may_have() {
     };
     let wanted = [
         daemon("GPU-0", 100, 96, true),
-        // It is on offer whole, too: whoever has it whole may have many processes.
+        // It is also offered whole: then it must admit any number of processes.
         daemon("GPU-1", 20, 16, false),
         daemon("MIG-a", 50, 8, false),
     ];
     assert_eq!(needed(&inventory), wanted);
 }
 
-/// What stands in for NVIDIA's program. It is a file of the tree: one that a test writes can be busy when it is run.
+/// The fake program, a file of the repository: one written by a test may be busy when it is run.
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mps-control.sh");
 
 const LIMITS: &str = "set_default_active_thread_percentage 25\n\
@@ -142,7 +142,7 @@ async fn daemons_start_with_their_limits_and_end_with_their_gpus() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_dies_is_started_again_and_its_shares_wait() {
+async fn a_crashed_daemon_is_restarted_and_its_shares_are_unhealthy_meanwhile() {
     let machine = Machine::new();
     let mut supervisor = machine.supervisor();
     supervisor.follow(vec![Machine::daemon("GPU-0", true)]).await;
@@ -157,7 +157,7 @@ async fn a_daemon_that_dies_is_started_again_and_its_shares_wait() {
     assert!(!alive(), "not only when it is started again");
     until("it runs again", alive).await;
     assert_eq!(text(&machine.of("GPU-0", "log/runs")), "run\nrun\n");
-    // In between nobody is let at the GPU: clients would go on without a daemon, and without limits.
+    // In between nobody may use the GPU: clients would run without limits.
     let mut turns = machine.gate.lock().unwrap().clone();
     turns.dedup();
     assert_eq!(turns, [Access::Nobody, Access::Daemon].repeat(2));
@@ -165,7 +165,7 @@ async fn a_daemon_that_dies_is_started_again_and_its_shares_wait() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_ran_before_is_told_its_limits_and_keeps_its_clients() {
+async fn a_running_daemon_is_adopted_with_its_clients() {
     let machine = Machine::new();
     fs::create_dir_all(machine.of("GPU-0", "log")).unwrap();
     fs::create_dir_all(machine.of("GPU-0", "pipe")).unwrap();
@@ -190,7 +190,7 @@ async fn a_daemon_that_ran_before_is_told_its_limits_and_keeps_its_clients() {
 }
 
 #[tokio::test]
-async fn without_the_program_no_daemon_is_shown() {
+async fn without_the_program_no_daemon_lock_is_held() {
     let machine = Machine::new();
     let mut supervisor = machine.supervisor().with_program("/nowhere/nvidia-cuda-mps-control");
     supervisor.follow(vec![Machine::daemon("GPU-0", false)]).await;
@@ -200,7 +200,7 @@ async fn without_the_program_no_daemon_is_shown() {
 }
 
 #[test]
-fn two_processes_do_not_keep_the_same_daemon() {
+fn only_one_process_supervises_a_daemon() {
     let machine = Machine::new();
     let first = DaemonLock::acquire(&machine.mps(), "GPU-0").unwrap();
     assert!(DaemonLock::acquire(&machine.mps(), "GPU-0").is_err());

@@ -1,4 +1,4 @@
-//! What somebody wrote down, the GPUs that were found, and the devices that come of both.
+//! DeviceOffers files, and the devices that follow from them.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may fail")]
 
 use std::path::Path;
@@ -53,7 +53,7 @@ fn share(device: &Device) -> (u64, u8) {
 }
 
 #[test]
-fn where_nobody_says_anything_gpus_are_whole_and_divided_ones_their_slices() {
+fn by_default_gpus_are_whole_and_mig_gpus_are_slices() {
     let found =
         vec![mig_enabled(1, &[("1g.18gb", 16), ("1g.18gb+me", 16)]), gpu(0), mig_enabled(2, &[])];
     let (inventory, diagnoses) = inventory(found, &Offer::defaults());
@@ -65,7 +65,7 @@ fn where_nobody_says_anything_gpus_are_whole_and_divided_ones_their_slices() {
 }
 
 #[test]
-fn shares_have_memory_and_always_a_cap_of_a_part_rounded_up() {
+fn shares_have_memory_and_a_cap_rounded_up() {
     let config = read(
         "  offers:\n  - {gpus: [0], as: shares, count: 3}\n  - {gpus: [GPU-1], as: shares, count: 2, \
          memory: 40Gi, threadPercent: 25, resource: berth.dev/small}\n",
@@ -79,7 +79,7 @@ fn shares_have_memory_and_always_a_cap_of_a_part_rounded_up() {
 }
 
 #[test]
-fn slices_can_be_shared_and_replicated_too() {
+fn slices_can_be_shared_and_replicated() {
     let config = read(
         "  offers:\n  - {as: shares, count: 2, profile: 3g.71gb}\n  - {as: replicas, count: 2, profile: 1g.18gb}\n",
     );
@@ -96,7 +96,7 @@ fn slices_can_be_shared_and_replicated_too() {
 }
 
 #[test]
-fn what_does_not_go_together_is_left_out_and_said() {
+fn conflicting_offers_are_left_out_with_a_diagnosis() {
     let config = read(
         "  offers:\n  - as: whole\n  - {gpus: [1, 7], as: whole}\n  - {gpus: [1], as: shares, count: 4, \
          memory: 40Gi}\n  - {gpus: [0], as: shares, count: 2}\n  - {gpus: [0], as: shares, count: 2, \
@@ -112,35 +112,41 @@ fn what_does_not_go_together_is_left_out_and_said() {
 }
 
 #[test]
-fn what_is_wrong_with_a_text_names_its_field_and_what_to_write() {
+fn errors_name_the_field_and_the_remedy() {
     let cases = [
-        ("  offers:\n  - {as: shares}\n", "spec.offers[0].count: is missing (write into how many"),
-        ("  offers:\n  - {as: shares, count: 49}\n", "spec.offers[0].count: 49 parts cannot be"),
+        (
+            "  offers:\n  - {as: shares}\n",
+            "spec.offers[0].count: is required (use the number of parts",
+        ),
+        ("  offers:\n  - {as: shares, count: 49}\n", "spec.offers[0].count: 49 is out of range"),
         (
             "  offers:\n  - as: whole\n  - {as: shares, count: 2, threadPercent: 0}\n",
-            "spec.offers[1].threadPercent: 0 % is no cap on threads (write 1 to 100",
+            "spec.offers[1].threadPercent: 0 is out of range (use 1 to 100",
         ),
         (
             "  offers:\n  - {as: shares, count: 2, memory: much}\n",
             "spec.offers[0].memory: \"much\"",
         ),
-        (
-            "  offers:\n  - {as: half}\n",
-            "spec.offers[0].as: \"half\" is no form of an offer (write",
-        ),
-        ("  offers:\n  - {gpus: [0]}\n", "spec.offers[0].as: is missing"),
-        ("  offers:\n  - {as: whole, gpus: []}\n", "spec.offers[0].gpus: names none"),
-        ("  offers:\n  - {as: whole, gpus: [-1]}\n", "spec.offers[0].gpus[0]: -1 is no GPU"),
+        ("  offers:\n  - {as: half}\n", "spec.offers[0].as: unknown form \"half\" (use"),
+        ("  offers:\n  - {gpus: [0]}\n", "spec.offers[0].as: is required"),
+        ("  offers:\n  - {as: whole, gpus: []}\n", "spec.offers[0].gpus: is empty"),
+        ("  offers:\n  - {as: whole, gpus: [-1]}\n", "spec.offers[0].gpus[0]: -1 is not a GPU"),
         (
             "  offers:\n  - {as: whole, count: 2}\n",
-            "spec.offers[0].count: is for shares and replicas",
+            "spec.offers[0].count: applies only to shares and replicas",
         ),
-        ("  offers:\n  - {as: replicas, count: 2, memory: 1Gi}\n", "spec.offers[0].memory: is for"),
+        (
+            "  offers:\n  - {as: replicas, count: 2, memory: 1Gi}\n",
+            "spec.offers[0].memory: applies only",
+        ),
         ("  offers:\n  - {as: whole, resource: gpu}\n", "spec.offers[0].resource: \"gpu\""),
-        ("  offers:\n  - {as: whole, profile: 1g.18gb}\n", "spec.offers[0].profile: is not for"),
-        ("  journal: devices.json\n", "spec.journal: \"devices.json\" is no absolute path"),
-        ("  cdi: {directory: /var/run/cdi}\n", "spec.cdi.kind: is missing (write vendor"),
-        ("  cdi: {kind: berth.dev/gpu, mounts: [/a]}\n", "spec.cdi.directory: is missing"),
+        (
+            "  offers:\n  - {as: whole, profile: 1g.18gb}\n",
+            "spec.offers[0].profile: does not apply",
+        ),
+        ("  journal: devices.json\n", "spec.journal: \"devices.json\" is not an absolute path"),
+        ("  cdi: {directory: /var/run/cdi}\n", "spec.cdi.kind: is required (use vendor"),
+        ("  cdi: {kind: berth.dev/gpu, mounts: [/a]}\n", "spec.cdi.directory: is required"),
     ];
     for (text, expected) in cases {
         let problem = read(text).unwrap_err();
@@ -156,7 +162,7 @@ fn what_is_wrong_with_a_text_names_its_field_and_what_to_write() {
 }
 
 #[test]
-fn an_empty_specification_is_the_usual_one() {
+fn an_empty_spec_has_the_defaults() {
     let source = Source::new(
         "a",
         "apiVersion: berth.dev/v1alpha1\nkind: DeviceOffers\nmetadata: {name: a}\n",
@@ -171,7 +177,7 @@ fn an_empty_specification_is_the_usual_one() {
 }
 
 #[test]
-fn the_example_can_be_used() {
+fn the_example_is_valid() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/device-offers.yaml");
     let source = Source::new("device-offers.yaml", std::fs::read_to_string(path).unwrap());
     let config = DeviceConfig::read(&source).unwrap();

@@ -1,4 +1,4 @@
-//! Which pods run, as cgroups and names of processes tell.
+//! Running pods, from cgroups and names of processes.
 #![allow(clippy::unwrap_used, reason = "tests may fail")]
 
 use std::fs;
@@ -26,7 +26,7 @@ fn container(root: &Path, pod: &str, id: char, processes: &[(u32, Option<&str>)]
 }
 
 #[test]
-fn a_pod_runs_while_a_process_does_that_is_not_its_sandbox() {
+fn a_pod_runs_while_it_has_a_process_besides_the_sandbox() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     fs::create_dir_all(root.join("sys/fs/cgroup")).unwrap();
@@ -37,7 +37,7 @@ fn a_pod_runs_while_a_process_does_that_is_not_its_sandbox() {
     container(root, &works, 'b', &[(11, Some("python3"))]);
     container(root, &crashed, 'c', &[(12, Some("pause"))]);
     container(root, &crashed, 'd', &[]);
-    // The kernel shows no names across process namespaces: such a pod counts as running.
+    // Names are not visible across process namespaces: such a pod counts as running.
     container(root, &hidden, 'e', &[(0, None)]);
     container(root, &ended, 'f', &[]);
     let pods = CgroupPods::new(Root::new(root)).pods().unwrap();

@@ -56,9 +56,6 @@ pub enum RecordError {
 }
 
 /// Records the machine below `root`, with the kubelet's files in `paths`, into a directory.
-///
-/// # Errors
-/// If the directory is not empty or not writable.
 pub fn record(root: &Root, paths: &KubeletPaths, to: &Path) -> Result<Recording, RecordError> {
     let unwritable = |path: &Path, cause| RecordError::Unwritable { path: path.to_owned(), cause };
     fs::create_dir_all(to).map_err(|cause| unwritable(to, cause))?;

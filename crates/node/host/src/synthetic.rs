@@ -74,9 +74,6 @@ impl Tree {
     }
 
     /// Writes all entries over existing ones. Replaces files by renaming, as kubelets do.
-    ///
-    /// # Errors
-    /// If something cannot be written.
     pub fn write_over(&self, to: &Path) -> io::Result<()> {
         for (path, entry) in &self.entries {
             let at = to.join(path);
@@ -100,9 +97,6 @@ impl Tree {
     }
 
     /// Writes all entries into a new directory.
-    ///
-    /// # Errors
-    /// If something cannot be written.
     pub fn write(&self, to: &Path) -> io::Result<()> {
         let mut made = std::collections::BTreeSet::new();
         for (path, entry) in &self.entries {

@@ -109,9 +109,6 @@ impl MigError {
 }
 
 /// Turns MIG on or off.
-///
-/// # Errors
-/// If the driver refuses.
 pub fn set_mig_mode(device: &Device<'_>, enabled: bool) -> Result<Activation, MigError> {
     // The wrapper returns the driver's second answer as its number.
     let status = device.set_mig_mode(enabled).map_err(|error| match error {
@@ -138,9 +135,6 @@ pub fn gpu_instance_of(mig_device: &Device<'_>) -> Result<u32, MigError> {
 }
 
 /// The compute instance of a MIG device, by its number within the GPU instance.
-///
-/// # Errors
-/// As [`gpu_instance_of`].
 pub fn compute_instance_of(mig_device: &Device<'_>) -> Result<u32, MigError> {
     Call::on(mig_device).compute_instance_id()
 }
@@ -157,9 +151,6 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
     }
 
     /// Possible placements of GPU instances with a profile, regardless of existing instances.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     pub fn placements(&self, profile: u32) -> Result<Vec<Placement>, MigError> {
         let mut found = self.call.placements(profile)?;
         found.sort_unstable();
@@ -176,9 +167,6 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
     }
 
     /// Creates a GPU instance. It is usable once it has a compute instance.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     pub fn create_gpu_instance(
         &self,
         profile: u32,
@@ -189,18 +177,12 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
     }
 
     /// Destroys a GPU instance without compute instances.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     pub fn destroy_gpu_instance(&self, id: u32) -> Result<(), MigError> {
         let handle = self.found(id)?;
         self.call.destroy_gpu_instance(handle)
     }
 
     /// Compute instance profiles that a GPU instance supports.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     pub fn compute_profiles(&self, gpu_instance: u32) -> Result<Vec<ComputeProfile>, MigError> {
         let handle = self.found(gpu_instance)?;
         let mut found = Vec::new();
@@ -216,9 +198,6 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
     }
 
     /// Compute instances of a GPU instance.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     pub fn compute_instances(&self, gpu_instance: u32) -> Result<Vec<ComputeInstance>, MigError> {
         let parent = self.found(gpu_instance)?;
         let mut found = Vec::new();
@@ -234,9 +213,6 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
     }
 
     /// Creates a compute instance; the driver chooses its position.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     pub fn create_compute_instance(
         &self,
         gpu_instance: u32,
@@ -248,9 +224,6 @@ impl<'d, 'nvml> Instances<'d, 'nvml> {
     }
 
     /// Destroys a compute instance that no process uses.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     pub fn destroy_compute_instance(&self, gpu_instance: u32, id: u32) -> Result<(), MigError> {
         let parent = self.found(gpu_instance)?;
         let handle = self.call.compute_instance_by_id(parent, id)?;

@@ -457,8 +457,6 @@ pub struct Xids {
 }
 
 impl Xids {
-    /// # Errors
-    /// If NVML is unavailable.
     pub fn new() -> Result<Self, Diagnosis> {
         let nvml =
             opened(OsStr::new(LIBRARY)).map_err(|error| error.diagnosis("XIDs are not watched"))?;
@@ -467,9 +465,6 @@ impl Xids {
 
     /// Calls `each` with every XID, and with `None` whenever `wait_ms` passed without one, until it returns
     /// `false`.
-    ///
-    /// # Errors
-    /// If no GPU supports events, or the driver fails.
     pub fn watch(
         &self,
         wait_ms: u32,

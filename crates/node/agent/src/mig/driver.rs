@@ -64,38 +64,20 @@ pub enum DriverError {
 /// Repartitions GPUs. Slices are named by their placement, since the driver reuses numbers.
 pub trait MigDriver {
     /// All GPUs in their current state.
-    ///
-    /// # Errors
-    /// If they cannot be queried.
     fn gpus(&mut self) -> Result<Vec<MigGpu>, DriverError>;
 
     /// Turns MIG on or off.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     fn set_mode(&mut self, gpu: &str, enabled: bool) -> Result<Activation, DriverError>;
 
     /// Creates a slice without compute instances.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     fn create(&mut self, gpu: &str, place: Placement) -> Result<(), DriverError>;
 
     /// Creates a compute instance in a slice.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     fn add_compute(&mut self, gpu: &str, place: Placement, slices: u8) -> Result<(), DriverError>;
 
     /// Destroys one compute instance of a slice.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     fn remove_compute(&mut self, gpu: &str, place: Placement) -> Result<(), DriverError>;
 
     /// Destroys a slice without compute instances.
-    ///
-    /// # Errors
-    /// If the driver refuses.
     fn destroy(&mut self, gpu: &str, place: Placement) -> Result<(), DriverError>;
 }

@@ -52,9 +52,6 @@ impl Unfinished {
 
 pub trait Journal {
     /// `None` if no repartition was interrupted.
-    ///
-    /// # Errors
-    /// If there is a journal that cannot be read.
     fn read(&mut self) -> io::Result<Option<Unfinished>>;
 
     /// Replaces the journal. Once this returns, it survives a crash.
@@ -63,8 +60,6 @@ pub trait Journal {
     /// If it cannot be written; then the previous one remains.
     fn write(&mut self, unfinished: &Unfinished) -> io::Result<()>;
 
-    /// # Errors
-    /// If the journal may still exist.
     fn clear(&mut self) -> io::Result<()>;
 }
 

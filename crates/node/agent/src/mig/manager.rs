@@ -75,9 +75,6 @@ pub fn progress(labels: &Labels, configuration: &str) -> Progress {
 ///
 /// The state label is removed as well, since it belongs to the previous configuration. mig-manager reacts only to
 /// changes of its label, so after a failure the label is first removed; call this again afterwards.
-///
-/// # Errors
-/// If mig-manager has no name for the layout.
 pub fn patch(request: &LayoutRequest, labels: &Labels) -> Result<Option<Value>, NotByName> {
     let configuration = request.configuration().ok_or(NotByName)?;
     Ok(match progress(labels, &configuration) {

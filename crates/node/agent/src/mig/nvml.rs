@@ -19,16 +19,11 @@ pub struct NvmlDriver {
 }
 
 impl NvmlDriver {
-    /// # Errors
-    /// If NVML is unavailable.
     pub fn open() -> Result<Self, Diagnosis> {
         Self::of_library(OsStr::new(LIBRARY))
     }
 
     /// Uses another library.
-    ///
-    /// # Errors
-    /// If NVML is unavailable.
     pub fn of_library(library: &OsStr) -> Result<Self, Diagnosis> {
         let nvml =
             opened(library).map_err(|error| error.diagnosis("GPUs cannot be repartitioned"))?;

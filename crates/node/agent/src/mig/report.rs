@@ -73,9 +73,6 @@ impl MigReport {
     }
 
     /// Plans a request without applying it.
-    ///
-    /// # Errors
-    /// If the request cannot be fulfilled.
     pub fn plan_only(
         driver: &mut dyn MigDriver,
         request: &LayoutRequest,

@@ -77,9 +77,6 @@ fn invalid(part: &str, what: &'static str, remedy: &'static str) -> RequestError
 
 impl LayoutRequest {
     /// Parses a text or the name of a configuration.
-    ///
-    /// # Errors
-    /// If a part is invalid.
     pub fn parse(text: &str) -> Result<Self, RequestError> {
         if text.len() > TEXT_BYTES_MAX {
             return Err(invalid(text, "is too long", "use a file"));
@@ -98,9 +95,6 @@ impl LayoutRequest {
     }
 
     /// Restricts the request to some GPUs, given as in the text.
-    ///
-    /// # Errors
-    /// If the text is not a GPU selection, or the request has one already.
     pub fn only(mut self, gpus: &str) -> Result<Self, RequestError> {
         let which = selector(gpus)?;
         for group in &mut self.groups {
@@ -114,9 +108,6 @@ impl LayoutRequest {
     }
 
     /// Reads a configuration from mig-parted's file: the one with this name, or the only one.
-    ///
-    /// # Errors
-    /// If the file is invalid or has no such configuration.
     pub fn from_file(source: &Source, name: Option<&str>) -> Result<Self, Problem> {
         let documents = berth_manifest::read(source)?;
         let Some(document) = documents.first() else {

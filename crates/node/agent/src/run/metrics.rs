@@ -1,7 +1,4 @@
-//! What Prometheus is told of a node.
-//!
-//! Owns names and labels. Pods have series of their own, which go when they go: a node has few. Must not know
-//! where any figure comes from.
+//! The agent's Prometheus metrics. Pods have series of their own, which are removed with the pod; a node has few.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,13 +16,13 @@ pub struct Metrics {
     registered: Registered,
     alignment: Series<3, Gauge>,
     distance: Series<2, Gauge>,
-    /// Pods that have series, and what these say.
+    /// Pods with series, and their values.
     shown: Arc<Mutex<BTreeMap<(String, String), AlignmentAnnotation>>>,
     writes: Series<1, Counter>,
     failures: Series<1, Counter>,
     watch_failures: Series<1, Counter>,
-    looks: Series<1, Counter>,
-    look_duration: Series<1, FloatGauge>,
+    inspections: Series<1, Counter>,
+    inspection_duration: Series<1, FloatGauge>,
     foreign: Gauge,
     diagnoses: Gauge,
 }
@@ -58,9 +55,9 @@ impl Metrics {
                 "Writes to the API server that failed",
             ),
             watch_failures: to.series("agent_watch_failures", ["kind"], "Watches that failed"),
-            looks: to.series("agent_looks", ["scope"], "Inspections of the node, by extent"),
-            look_duration: to.series(
-                "agent_look_duration_seconds",
+            inspections: to.series("agent_inspections", ["scope"], "Inspections of the node, by extent"),
+            inspection_duration: to.series(
+                "agent_inspection_duration_seconds",
                 ["scope"],
                 "Duration of the last inspection of the node",
             ),
@@ -86,13 +83,11 @@ impl Metrics {
         self.registered.encode_open()
     }
 
-    /// Something was written, or could not be.
     pub(super) fn wrote(&self, what: &'static str, done: bool) {
         let family = if done { &self.writes } else { &self.failures };
         family.with([what]).inc();
     }
 
-    /// How often something was written.
     pub fn writes(&self, what: &'static str) -> u64 {
         self.writes.with([what]).get()
     }
@@ -101,9 +96,9 @@ impl Metrics {
         self.watch_failures.with([kind]).inc();
     }
 
-    pub(super) fn looked(&self, scope: &'static str, time: Duration) {
-        self.looks.with([scope]).inc();
-        self.look_duration.with([scope]).set(time.as_secs_f64());
+    pub(super) fn inspected(&self, scope: &'static str, time: Duration) {
+        self.inspections.with([scope]).inc();
+        self.inspection_duration.with([scope]).set(time.as_secs_f64());
     }
 
     pub(super) fn diagnosed(&self, count: usize) {
@@ -114,7 +109,7 @@ impl Metrics {
         self.foreign.set(i64::from(foreign));
     }
 
-    /// Pods by namespace and name, and how they lie; others are not shown any more.
+    /// Replaces the alignment of all pods, by namespace and name.
     pub(super) fn aligned(&self, now: BTreeMap<(String, String), AlignmentAnnotation>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (pod, before) in shown.iter() {
@@ -151,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_has_one_verdict_and_none_when_it_is_gone() {
+    fn a_pod_has_one_series_and_none_after_deletion() {
         let metrics = Metrics::new();
         let of = |alignment: Alignment, distance: Option<u32>| {
             let annotation =

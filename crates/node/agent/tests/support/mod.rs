@@ -17,10 +17,10 @@ use berth_host::synthetic::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// So long something may take that happens by itself.
+/// Timeout of [`until`].
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// Looks until there is something.
+/// Polls until there is a value.
 pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -32,7 +32,7 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
     }
 }
 
-/// A directory in memory where there is one: a machine is thousands of files.
+/// In memory if possible: a machine has thousands of files.
 pub(crate) fn directory() -> TempDir {
     let memory = Path::new("/dev/shm");
     let in_memory = memory.is_dir().then(|| tempfile::tempdir_in(memory).ok()).flatten();
@@ -58,7 +58,7 @@ pub(crate) fn slice_uuid(gpu: usize, number: usize) -> String {
     format!("MIG-{gpu:08x}-2222-4a2b-8c3d-{number:012x}")
 }
 
-/// Name, CPUs of its own (`""`: those that are nobody's), NUMA nodes of memory (`""`: all), pages by node.
+/// Name, CPUs of its own (`""`: the shared pool), NUMA nodes of memory (`""`: all), pages by node.
 pub(crate) type Container = (&'static str, String, String, Vec<(u32, u64)>);
 
 /// A pod of a synthetic node, and the device ids it holds.
@@ -67,9 +67,9 @@ pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) qos: &'static str,
     pub(crate) containers: Vec<Container>,
-    /// Container, resource, id, what the plugin told.
+    /// Container, resource, id, NUMA node reported by the plugin.
     pub(crate) devices: Vec<(&'static str, &'static str, String, Option<u32>)>,
-    /// Whether the kubelet's CPUs for it are not what its cgroups have.
+    /// Whether the kubelet's state contradicts its cgroups.
     pub(crate) stale: bool,
 }
 
@@ -186,7 +186,7 @@ impl Node {
     }
 }
 
-/// What a driver would say of a machine's GPUs, all of which are behind switches.
+/// The driver's report on a machine whose GPUs are all connected by switches.
 pub(crate) fn driver_of(machine: &SyntheticMachine) -> GpuReading {
     let gpus = machine.devices.iter().filter(|device| device.ids.0 == 0x10de);
     let gpu = |(index, device): (usize, &synthetic::SyntheticDevice)| DriverGpu {
@@ -214,7 +214,7 @@ pub(crate) fn driver_of(machine: &SyntheticMachine) -> GpuReading {
     }
 }
 
-/// Divides a GPU into slices.
+/// Partitions a GPU into slices.
 pub(crate) fn divide(gpu: &mut DriverGpu, slices: usize) {
     gpu.mig = Some(MigMode { enabled: true, pending: true });
     gpu.profiles = vec![Profile {
