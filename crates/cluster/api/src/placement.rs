@@ -8,7 +8,7 @@ use berth_model::resource::ResourceName;
 use berth_model::spec::GpuGrant;
 use serde::{Deserialize, Serialize};
 
-/// Where a pod lies on its node.
+/// Where a pod is expected to run on its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Placement {
@@ -19,7 +19,7 @@ pub struct Placement {
     pub numa_nodes: Vec<u32>,
     /// The devices it will be given, as far as that can be known beforehand.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub devices: Vec<GivenDevices>,
+    pub devices: Vec<PlacedDevices>,
     /// What it was given for the part of a GPU it asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
@@ -30,7 +30,7 @@ pub struct Placement {
 
 /// Devices of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GivenDevices {
+pub struct PlacedDevices {
     /// The resource.
     pub resource: String,
     /// How many.
@@ -78,7 +78,7 @@ mod tests {
         let placement = Placement {
             alignment: Alignment::Aligned,
             numa_nodes: vec![1],
-            devices: vec![GivenDevices {
+            devices: vec![PlacedDevices {
                 resource: "nvidia.com/gpu".to_owned(),
                 count: 2,
                 ids: vec!["4".to_owned()],

@@ -1,7 +1,5 @@
-//! What the core wants done, as calls to the API.
-//!
-//! Owns requests, their time limits, and what their answers mean. Must not decide anything: every answer
-//! goes back to the core, also that there was none.
+//! Carries out effects of the core: calls to the API server, with timeouts. Every outcome goes back to the core, a
+//! missing answer as well.
 
 mod answer;
 mod attempts;
@@ -34,30 +32,24 @@ use crate::metrics::Metrics;
 use crate::object_statuses::ObjectStatus;
 use crate::watch::{SchedulerNames, seen_pod};
 
-/// A single call may take so long.
+/// Timeout of a single call.
 const CALL: Duration = Duration::from_secs(10);
 
-/// Between two looks at a pod that could not be seen.
+/// Delay between attempts to read a pod.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What comes back.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it is moved once, and a box for each would cost more"
-)]
+#[expect(clippy::large_enum_variant, reason = "moved once; a box for each would cost more")]
 pub(crate) enum Back {
-    /// An outcome.
     Done(Completion),
-    /// Update of a pod that was looked at.
+    /// A pod that was read again.
     Update(Update),
-    /// A status could not be written.
+    /// The status of one of Berth's objects could not be written.
     Unwritten(&'static str, Arc<str>),
-    /// We may not go on.
+    /// The term is over.
     Lost,
 }
 
-/// Whoever carries effects out.
 pub(crate) struct Actor {
     client: Client,
     leadership: Arc<Leadership>,
@@ -78,7 +70,7 @@ impl Actor {
         Self { client, leadership, names, identity, metrics, back }
     }
 
-    /// Begins to carry out an effect. `annotation` is what is written on a pod that is bound.
+    /// Starts an effect. `annotation` is the placement of a pod to bind.
     pub(crate) fn carry_out(self: &Arc<Self>, effect: Effect, annotation: Option<Arc<str>>) {
         let actor = self.clone();
         match effect {
@@ -87,24 +79,24 @@ impl Actor {
             Effect::Bind(order) => {
                 drop(tokio::spawn(async move { actor.bind(&order, annotation.as_deref()).await }))
             }
-            Effect::ReadPod(pod) => drop(tokio::spawn(async move { actor.look(&pod).await })),
+            Effect::ReadPod(pod) => drop(tokio::spawn(async move { actor.read_pod(&pod).await })),
             Effect::Evict(order) => drop(tokio::spawn(async move { actor.evict(order).await })),
             Effect::Fence(pod) => drop(tokio::spawn(async move { actor.fence(pod).await })),
             Effect::WriteStatus(told) => drop(tokio::spawn(async move { actor.tell(told).await })),
         }
     }
 
-    /// Nobody listens any more when we have stopped.
+    /// After the end of the term nobody receives.
     fn send(&self, back: Back) {
         drop(self.back.send(back));
     }
 
-    /// Tells the core something before a watch does.
-    fn learn(&self, news: Update) {
+    /// Reports an update before the watch does.
+    fn report(&self, news: Update) {
         self.send(Back::Update(news));
     }
 
-    /// Whether nobody had taken over when this was asked: the Lease is written once more.
+    /// Writes the Lease once more; whether this replica still leads.
     async fn still_leads(&self) -> bool {
         self.leadership.announce(Vec::new()).await.is_ok()
     }
@@ -113,10 +105,10 @@ impl Actor {
         loop {
             match self.leadership.announce(pods.clone()).await {
                 Ok(()) => return self.send(Back::Done(Completion::Announced)),
-                // What is settled leaves the list with the next renewal.
+                // Settled pods leave the list with the next renewal.
                 Err(AnnounceError::Full { .. }) => tokio::time::sleep(LOOK_AGAIN / 10).await,
                 Err(AnnounceError::Lost(why)) => {
-                    debug!(%why, "nothing more is announced");
+                    debug!(%why, "cannot announce bindings: the term is over");
                     return self.send(Back::Lost);
                 }
             }
@@ -125,7 +117,7 @@ impl Actor {
 
     async fn bind(&self, order: &BindOrder, annotation: Option<&str>) {
         let started = Instant::now();
-        // Few pods have any of this, and what it takes would make every binding larger.
+        // Boxed: few pods need this, and its state would make every binding larger.
         let (has_claims, has_volumes) = (claims::concern(order), !order.volumes.is_empty());
         let prepared = if has_claims || has_volumes {
             Box::pin(self.prepare(order)).await
@@ -139,7 +131,7 @@ impl Actor {
         let is_over =
             matches!(outcome, BindOutcome::Refused | BindOutcome::Gone | BindOutcome::Stale);
         if is_over && has_claims {
-            Box::pin(claims::take_back(self, order)).await;
+            Box::pin(claims::unreserve(self, order)).await;
         }
         let result = match outcome {
             BindOutcome::Bound => "bound",
@@ -156,7 +148,7 @@ impl Actor {
         self.send(Back::Done(Completion::Bound(order.pod.uid.clone(), outcome)));
     }
 
-    /// Has devices and volumes made ready. Gives the version of the pod to be bound.
+    /// Prepares devices and volumes. Returns the version of the pod to bind.
     async fn prepare(&self, order: &BindOrder) -> Result<u64, BindOutcome> {
         volumes::prepare(self, order).await?;
         claims::prepare(self, order).await
@@ -178,7 +170,7 @@ impl Actor {
             Err(Some((404, _))) => BindOutcome::Gone,
             Err(Some((429, _))) => BindOutcome::Busy,
             Err(Some((code, message))) if is_final(code, &message) => {
-                warn!(pod = %order.pod.name, code, message, "a binding was rejected");
+                warn!(pod = %order.pod.name, code, message, "binding rejected");
                 let node = &order.binding.node;
                 let note =
                     format!("Binding to {node} rejected by the API server: {message}").into();
@@ -188,15 +180,15 @@ impl Actor {
                 BindOutcome::Refused
             }
             Err(Some((code, message))) => {
-                debug!(pod = %order.pod.name, code, message, "a binding failed, or not");
+                debug!(pod = %order.pod.name, code, message, "binding outcome unknown");
                 BindOutcome::Unknown
             }
             Err(None) => BindOutcome::Unknown,
         }
     }
 
-    /// Makes a call whose answer does not matter. The error is the API's code and message, or nothing if
-    /// there was no answer.
+    /// Makes a call and discards the answer. The error is the API's code and message, or `None` if there was no
+    /// answer.
     async fn call(
         &self,
         request: http::Request<Vec<u8>>,
@@ -208,7 +200,7 @@ impl Actor {
             Ok(Ok(Ok(()))) => (Ok(()), 200),
             Ok(Ok(Err((code, message)))) => (Err(Some((code, message))), code),
             Ok(Err(error)) => {
-                debug!(verb, resource, %error, "a call failed");
+                debug!(verb, resource, %error, "no answer from the API server");
                 (Err(None), 0)
             }
             Err(_) => (Err(None), 0),
@@ -222,14 +214,14 @@ impl Actor {
         match &fenced {
             Ok(()) => self.metrics.fenced(),
             Err(error) => {
-                warn!(namespace = %pod.namespace, pod = %pod.name, %error, "fencing failed again; trying again later")
+                warn!(namespace = %pod.namespace, pod = %pod.name, %error, "fencing failed again; will retry")
             }
         }
         self.send(Back::Done(Completion::Fenced(pod.uid, fenced.is_ok())));
     }
 
-    /// Looks at a pod until it was seen or is gone.
-    async fn look(&self, pod: &PodRef) {
+    /// Reads a pod, and repeats until there is an answer.
+    async fn read_pod(&self, pod: &PodRef) {
         let api: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         while !self.back.is_closed() {
             let seen = tokio::time::timeout(CALL, api.get_opt(&pod.name)).await;
@@ -239,7 +231,7 @@ impl Actor {
                     match seen_pod(&found, &self.names) {
                         Ok(seen) => self.send(Back::Update(Update::Pod(Box::new(seen)))),
                         Err(problem) => {
-                            warn!(problem, "a pod cannot be read any more");
+                            warn!(problem, "cannot decode pod");
                             self.send(Back::Update(Update::PodGone(pod.uid.clone())));
                         }
                     }
@@ -251,31 +243,30 @@ impl Actor {
         }
     }
 
-    /// Evicts a pod by the eviction API, which heeds disruption budgets; then its condition says why. Not
-    /// before: a pod that a budget keeps would say that it is about to go, and the API writes a reason of
-    /// its own over ours.
+    /// Evicts a pod with the eviction API, which honours disruption budgets, then writes the condition
+    /// `DisruptionTarget`. Not before: a budget may keep the pod, and the API server would overwrite the reason.
     async fn evict(&self, order: Eviction) {
         let answer = self.call(requests::eviction(&order.pod), "create", "pods/eviction").await;
         let (outcome, result) = match answer {
             Ok(()) | Err(Some((404, _))) => (EvictOutcome::Going, "going"),
-            // Another pod of that name; any other conflict says nothing about this one.
+            // Another pod with this name. Other conflicts do not tell.
             Err(Some((409, message))) if message.contains("precondition") => {
                 (EvictOutcome::Going, "going")
             }
             Err(Some((409, _))) => (EvictOutcome::Unknown, "unknown"),
             Err(Some((429, message))) => {
-                debug!(pod = %order.pod.name, message, "an eviction is blocked");
+                debug!(pod = %order.pod.name, message, "eviction blocked");
                 (EvictOutcome::Blocked, "blocked")
             }
             Err(Some((code, message))) => {
-                warn!(pod = %order.pod.name, code, message, "an eviction failed");
+                warn!(pod = %order.pod.name, code, message, "eviction failed");
                 (EvictOutcome::Blocked, "failed")
             }
             Err(None) => (EvictOutcome::Unknown, "unknown"),
         };
         self.metrics.evicted("eviction", result);
         if outcome == EvictOutcome::Going {
-            // Of a pod that is gone already nobody needs to be told.
+            // A pod that is gone needs no event.
             drop(self.call(requests::disruption_target(&order), "patch", "pods/status").await);
             let note = requests::evicted_event(&order, &self.identity);
             drop(self.call(note, "create", "events").await);
@@ -283,7 +274,7 @@ impl Actor {
         self.send(Back::Done(Completion::Evicted(order.pod.uid, outcome)));
     }
 
-    /// Writes the status of an object of ours.
+    /// Writes the status of one of Berth's objects.
     pub(crate) fn show(self: &Arc<Self>, standing: ObjectStatus) {
         let actor = self.clone();
         tokio::spawn(async move {
@@ -291,7 +282,7 @@ impl Actor {
             match actor.call(requests::status_patch(&standing), "patch", plural).await {
                 Ok(()) | Err(Some((404, _))) => {}
                 Err(why) => {
-                    debug!(plural, %name, ?why, "a status was not written");
+                    debug!(plural, %name, ?why, "cannot write status");
                     actor.send(Back::Unwritten(plural, name.clone()));
                 }
             }
@@ -306,7 +297,7 @@ impl Actor {
                 match answer {
                     // A pod that is gone needs no status.
                     Ok(()) | Err(Some((404, _))) => true,
-                    // What is rejected for good is not said again before there is something new to say.
+                    // A status that is rejected for good is not repeated until it changes.
                     Err(Some((code, message))) => is_final(code, &message),
                     Err(None) => false,
                 }

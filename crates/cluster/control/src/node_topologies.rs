@@ -1,8 +1,5 @@
-//! What nodes look like inside, as nodes and exporters tell of them in any order.
-//!
-//! Owns putting both together, and when that is worth the engine's attention: nodes report every few
-//! seconds that they are alive, and nothing else has changed. Nodes that are alike share one topology. Must not know
-//! what the engine makes of it.
+//! Topologies of nodes, from Nodes, NodeResourceTopologies and Pools that arrive in any order. Nodes report every
+//! few seconds that they are alive; only real changes become updates. Similar nodes share one topology.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -32,28 +29,26 @@ struct Known {
     exported_free: DeviceCounts,
 }
 
-/// The nodes that are known.
 pub(crate) struct NodeTopologies {
     metrics: Metrics,
     by_name: HashMap<Arc<str>, Known>,
-    /// What pools say of their nodes.
+    /// Topologies stated by Pools.
     pools: HashMap<Arc<str>, PoolTopology>,
     shared: Vec<(Arc<Inside>, Option<Arc<NodeTopology>>)>,
 }
 
 impl NodeTopologies {
-    /// Nothing is known yet. What cannot be is counted.
     pub(crate) fn new(metrics: Metrics) -> Self {
         Self { metrics, by_name: HashMap::new(), pools: HashMap::new(), shared: Vec::new() }
     }
 
-    /// A node is as given: what the engine is to be told.
+    /// A node was added or has changed.
     pub(crate) fn node(&mut self, node: core::Node) -> Result<Vec<Update>, String> {
         let name: Arc<str> = node.metadata.name.as_deref().unwrap_or_default().into();
         let digest = digest(&node);
         let known = self.by_name.entry(name.clone()).or_default();
         if known.node.as_ref().is_some_and(|(_, before)| *before == digest) {
-            // Reports show its conditions.
+            // Its conditions may have changed, which reports show.
             known.node = Some((node, digest));
             return Ok(Vec::new());
         }
@@ -64,7 +59,7 @@ impl NodeTopologies {
         Ok(news)
     }
 
-    /// The names of the nodes there are, in order.
+    /// Names of all nodes, sorted.
     pub(crate) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
         let there = self.by_name.iter().filter(|(_, known)| known.node.is_some());
         let mut names: Vec<&Arc<str>> = there.map(|(name, _)| name).collect();
@@ -79,7 +74,6 @@ impl NodeTopologies {
         Some(NodeFacts::new(Some(node), name, known.inside.as_deref()?, &known.exported_free))
     }
 
-    /// A node is gone.
     pub(crate) fn node_gone(&mut self, name: &Arc<str>) -> Vec<Update> {
         if let Some(known) = self.by_name.get_mut(name) {
             known.node = None;
@@ -90,7 +84,7 @@ impl NodeTopologies {
         ]
     }
 
-    /// Something is exported about a node. `pods` are those we know there.
+    /// A NodeResourceTopology was added or has changed. `pods` are the known pods of a node.
     pub(crate) fn exported(
         &mut self,
         exported: NodeResourceTopology,
@@ -98,30 +92,29 @@ impl NodeTopologies {
     ) -> Result<Vec<Update>, String> {
         let name: Arc<str> = exported.metadata.name.as_deref().unwrap_or_default().into();
         let known = self.by_name.entry(name.clone()).or_default();
-        // What is told once more, as after a watch was lost, is no news.
+        // A watch that was restarted repeats objects.
         let is_new = known.exported.as_ref().is_none_or(|before| !says_same(before, &exported));
         let fresh = is_new && has_seen(&exported, &pods(&name));
         known.exported = Some(exported);
         self.topology(&name, fresh)
     }
 
-    /// A pool is as given: what the engine is to be told of it and of its nodes.
+    /// A Pool was added or has changed.
     pub(crate) fn pool(&mut self, pool: &Pool) -> Result<Vec<Update>, String> {
         let lowered = pool.lower().map_err(|error| error.to_string())?;
         let name = lowered.name.clone();
         let mut news = vec![Update::Other(Event::Pool(lowered))];
-        news.extend(self.told_of_pool(name, pool.spec.topology.clone())?);
+        news.extend(self.set_pool(name, pool.spec.topology.clone())?);
         Ok(news)
     }
 
-    /// A pool is gone.
     pub(crate) fn pool_gone(&mut self, name: Arc<str>) -> Result<Vec<Update>, String> {
         let mut news = vec![Update::Other(Event::PoolGone(name.clone()))];
-        news.extend(self.told_of_pool(name, None)?);
+        news.extend(self.set_pool(name, None)?);
         Ok(news)
     }
 
-    fn told_of_pool(
+    fn set_pool(
         &mut self,
         name: Arc<str>,
         topology: Option<PoolTopology>,
@@ -133,7 +126,7 @@ impl NodeTopologies {
         if before == topology {
             return Ok(Vec::new());
         }
-        // Which nodes are in it is in their labels; pools seldom change.
+        // All nodes are checked: pools seldom change.
         let mut news = Vec::new();
         for node in self.names().cloned().collect::<Vec<_>>() {
             news.extend(self.topology(&node, false)?);
@@ -141,7 +134,6 @@ impl NodeTopologies {
         Ok(news)
     }
 
-    /// Nothing is exported about a node any more.
     pub(crate) fn exported_gone(&mut self, name: &Arc<str>) -> Result<Vec<Update>, String> {
         if let Some(known) = self.by_name.get_mut(name) {
             known.exported = None;
@@ -159,7 +151,7 @@ impl NodeTopologies {
             Ok(inside) => inside,
             Err(error) => {
                 tracing::warn!(node = %name, %error, "invalid topology; it counts as unknown");
-                self.metrics.skipped("inside of Node");
+                self.metrics.skipped("topology of Node");
                 Inside::of_unknown_machine(&lowered)
             }
         };
@@ -171,7 +163,6 @@ impl NodeTopologies {
         Ok(vec![Update::Topology { node: name.clone(), topology, fresh }])
     }
 
-    /// Alike nodes share one inside and one topology.
     fn share(
         &mut self,
         inside: Inside,
@@ -194,7 +185,7 @@ fn says_same(one: &NodeResourceTopology, other: &NodeResourceTopology) -> bool {
         == (&other.topology_policies, &other.attributes, &other.zones)
 }
 
-/// Whether an exporter has seen the pods that are there. One that does not say so is believed.
+/// Whether the exporter has seen these pods. An exporter without a fingerprint is trusted.
 fn has_seen(exported: &NodeResourceTopology, pods: &Residents) -> bool {
     let Some(written) = exported.attribute(fingerprint::ATTRIBUTE) else { return true };
     let method = exported.attribute(fingerprint::METHOD_ATTRIBUTE);
@@ -203,7 +194,7 @@ fn has_seen(exported: &NodeResourceTopology, pods: &Residents) -> bool {
     fingerprint::of(counted.map(|(namespace, name, _)| (&**namespace, &**name))) == written
 }
 
-/// Changes when anything does that placement looks at.
+/// Changes with everything that scheduling reads.
 fn digest(node: &core::Node) -> u64 {
     let mut hasher = DefaultHasher::new();
     let meta = &node.metadata;

@@ -1,7 +1,4 @@
-//! How teams and headroom stand, as their objects show it.
-//!
-//! Owns what their statuses say, and when that is worth a write: when it has changed, and not too often.
-//! Must not know how shares are worked out.
+//! Statuses of Teams and Headrooms. They are written when they have changed, at most every five seconds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,32 +8,28 @@ use berth_engine::Engine;
 use berth_tenancy::share::{Account, Dimension, GPU_PARTS, Lender, TeamError};
 use serde_json::{Value, json};
 
-/// Statuses are looked at this often.
 const EVERY_MS: i64 = 5_000;
 
-/// A kind in the plural, and a name.
+/// Plural of the kind, and name.
 type Key = (&'static str, Arc<str>);
 
-/// What was last written.
+/// The statuses last written.
 #[derive(Default)]
 pub(crate) struct ObjectStatuses {
     written: BTreeMap<Key, Value>,
     next_ms: i64,
 }
 
-/// A status to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ObjectStatus {
-    /// Of which kind, in the plural.
+    /// The kind.
     pub(crate) plural: &'static str,
-    /// The object.
     pub(crate) name: Arc<str>,
-    /// Its status.
     pub(crate) status: Value,
 }
 
 impl ObjectStatuses {
-    /// What is to be written now.
+    /// Statuses to write now.
     pub(crate) fn due(&mut self, engine: &Engine, now_ms: i64) -> Vec<ObjectStatus> {
         if now_ms < self.next_ms {
             return Vec::new();
@@ -82,7 +75,7 @@ impl ObjectStatuses {
         changed
     }
 
-    /// It was not written after all.
+    /// A write failed.
     pub(crate) fn failed(&mut self, plural: &'static str, name: &Arc<str>) {
         self.written.remove(&(plural, name.clone()));
     }

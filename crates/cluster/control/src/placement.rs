@@ -1,7 +1,4 @@
-//! What to write on a pod about its place (`berth.dev/placement`), from what the engine decided.
-//!
-//! Owns how a binding is described. The form of the annotation is [`berth_api::placement`]'s. Must not know how
-//! places are chosen.
+//! The annotation `berth.dev/placement` of a binding.
 
 use berth_api::placement::{Grant, PlacedDevices, Placement};
 use berth_engine::Engine;
@@ -9,7 +6,7 @@ use berth_engine::decision::Binding;
 use berth_kubelet::Kubelet;
 use berth_model::alignment::Alignment;
 
-/// What to write about a binding that the engine has just decided.
+/// Describes a binding that the engine has just decided.
 pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
     let kubelet = engine.kubelet(&binding.node).map(|(kubelet, _)| kubelet);
     let numa_nodes = binding
@@ -22,11 +19,11 @@ pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
         .map(|grant| Grant { resource: grant.resource.to_string(), gpu: grant.gpu });
     let why = match binding.alignment {
         Alignment::Aligned => {
-            "its CPUs, memory and devices are on the same NUMA nodes, and the least room is lost for others"
+            "CPUs, memory and devices are on the same NUMA nodes, and the least capacity is stranded"
         }
-        Alignment::Misaligned => "no node could take it aligned, and this one comes nearest to it",
-        Alignment::Floating => "nothing of it is pinned; the least room is lost for others here",
-        Alignment::Unknown => "no node of known topology could take it",
+        Alignment::Misaligned => "no node can take the pod aligned; this one misaligns it least",
+        Alignment::Floating => "nothing is pinned; the least capacity is stranded",
+        Alignment::Unknown => "no node of known topology can take the pod",
     };
     Placement {
         alignment: binding.alignment,
@@ -37,7 +34,7 @@ pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
     }
 }
 
-/// The devices that the kubelet will give a pod.
+/// The devices that the kubelet is going to assign to a pod.
 pub(crate) fn devices(kubelet: &Kubelet, uid: &str) -> Vec<PlacedDevices> {
     let given = kubelet.assignment(uid);
     let given = given.iter().flat_map(|given| &given.containers).flat_map(|one| &one.devices);

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use berth_control::core::{Core, Completion, Effect, SeenPod, Settings, Update};
+use berth_control::core::{Completion, Core, Effect, SeenPod, Settings, Update};
 use berth_engine::event::Event;
 use berth_kubelet::TopologyPolicy;
 use berth_model::spec::PodSpec;

@@ -1,7 +1,5 @@
-//! What the API answers to calls of which nobody reads the answer.
-//!
-//! Owns that it is asked for in protobuf, which the API server writes with less effort than JSON: a pod whose status
-//! is written comes back whole. Must not know what a call was for.
+//! Answers of which only the status matters. They are requested in protobuf, which costs the API server less than
+//! JSON: after a status update the whole pod comes back.
 
 use berth_protobuf::{ACCEPT, Envelope, Failure, MAGIC};
 use http::{HeaderValue, Request, header};
@@ -10,28 +8,24 @@ use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 
-/// The code of a rejection, and why.
+/// HTTP status code and message of a rejection.
 pub(super) type Rejection = (u16, String);
 
-/// Whether the same request would be answered with this code and message again, and nothing was written. A
-/// conflict (409) and an object that has just gone (404) are looked at again, and 401, 408 and 429 pass.
+/// Whether a repeated request would be rejected again, and nothing was written. Conflicts (409) and missing
+/// objects (404) are read again; 401, 408 and 429 are temporary.
 pub(super) fn is_final(code: u16, message: &str) -> bool {
-    // The API server does not know of etcd's limit for an object before etcd does.
+    // etcd's limit for the size of an object.
     let is_too_large = code == 500 && message.ends_with("request is too large");
     is_too_large || matches!(code, 400..=499) && !matches!(code, 401 | 404 | 408 | 409 | 429)
 }
 
-/// Makes a call.
-///
-/// # Errors
-/// When there was no answer.
 pub(super) async fn ask(
     client: &Client,
     mut request: Request<Vec<u8>>,
 ) -> Result<Result<(), Rejection>, kube::Error> {
     request.headers_mut().insert(header::ACCEPT, HeaderValue::from_static(ACCEPT));
     let (head, body) = client.send(request.map(Body::from)).await?.into_parts();
-    // To the end, also if nobody reads it: then the connection serves for the next call.
+    // Read to the end, so that the connection can be reused.
     let body = body.collect().await?.to_bytes();
     Ok(if head.status.is_client_error() || head.status.is_server_error() {
         Err((head.status.as_u16(), why(&body)))
@@ -40,7 +34,7 @@ pub(super) async fn ask(
     })
 }
 
-/// What a rejection says: a status in protobuf or JSON, or whatever somebody on the way has answered.
+/// The message of a rejection: of a Status in protobuf or JSON, or the text of a proxy.
 fn why(body: &[u8]) -> String {
     let envelope = body.strip_prefix(MAGIC).and_then(|object| Envelope::open(object).ok());
     if let Some(failure) = envelope.and_then(|envelope| Failure::read(envelope.raw).ok()) {
@@ -61,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// A client of somebody who always answers this.
+    /// A client whose server always answers this.
     fn client(code: u16, body: Vec<u8>) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| {
             let accept = request.headers()[header::ACCEPT].to_str().unwrap();

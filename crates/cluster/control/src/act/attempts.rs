@@ -1,13 +1,12 @@
-//! How often, and for how long, a call is repeated whose outcome is unclear.
+//! How often, and for how long, to repeat a call whose outcome is unclear.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// Attempts before giving up, at least: a process that was paused has not tried all that time.
+/// The minimum number of attempts: a process may have been paused meanwhile.
 pub(super) const ATTEMPTS_MIN: u32 = 5;
 
-/// The attempts at one call.
 pub(super) struct Attempts {
     until: Instant,
     pause: Duration,
@@ -15,12 +14,11 @@ pub(super) struct Attempts {
 }
 
 impl Attempts {
-    /// Attempts until then, with a pause between two of them.
     pub(super) fn until(until: Instant, pause: Duration) -> Self {
         Self { until, pause, failures: 0 }
     }
 
-    /// An attempt failed. Whether to try again, after a pause.
+    /// After a failed attempt: pauses, and returns whether to try again.
     pub(super) async fn again(&mut self) -> bool {
         self.failures += 1;
         if self.failures >= ATTEMPTS_MIN && Instant::now() + self.pause >= self.until {

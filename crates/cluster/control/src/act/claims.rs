@@ -1,13 +1,10 @@
-//! Claims of devices, written before a pod is bound.
+//! Allocates and reserves ResourceClaims before their pod is bound.
 //!
-//! Owns what stands in a claim's status: what was allocated, and for whom it is reserved. Must not know
-//! how devices were chosen.
-//!
-//! A device must not be given twice, not even by somebody who was deposed without knowing it. So claims
-//! are written by compare-and-swap on a version that was read *before* the Lease was written once more in
-//! our name: whoever takes the Lease later touches the claims of announced pods before deciding anything
-//! ([`fence`](super::fence)), and what we have under way fails. That is also why a conflict is never
-//! answered by reading and writing alone, as kube-scheduler does.
+//! A device must not be allocated twice, not even by a deposed leader that does not know it. So a claim is
+//! written by compare-and-swap on a version that was read *before* this replica last renewed the Lease. A later
+//! leader changes the claims of announced pods before it decides anything ([`fence`](super::fence)), so writes in
+//! flight fail. For the same reason a conflict is never resolved by only reading and writing again, as
+//! kube-scheduler does.
 
 pub(super) mod extended;
 #[cfg(test)]
@@ -31,28 +28,28 @@ use super::attempts::Attempts;
 use super::{Actor, CALL};
 use crate::core::{BindOrder, BindOutcome, Update};
 
-/// Keeps a claim that has devices from going before they are given back.
+/// Protects an allocated claim from deletion until it is deallocated.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
-/// Between two attempts whose outcome was not clear.
+/// Delay between attempts whose outcome is unclear.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How long a call is repeated whose outcome is unclear. After that the pod is fenced, so that it waits for
-/// its turn without a place among those that are in flight.
+/// How long to repeat a call whose outcome is unclear. Then the pod is fenced, so that it no longer counts as in
+/// flight.
 const TRYING_MAX: Duration = Duration::from_secs(30);
 
-/// So often a claim may change under our hands before the pod has to wait a little.
+/// Conflicts before the pod backs off.
 const CONFLICTS_MAX: usize = 5;
 
-/// A claim of the pod, and what it is to be given if it has nothing yet.
+/// A claim of the pod, and its allocation if it has none yet.
 struct Needed<'a> {
     name: Arc<str>,
-    /// Known if it is to be given something.
+    /// Known if there is something to allocate.
     uid: Option<Arc<str>>,
     given: Option<&'a Allocation>,
 }
 
-/// What became of a call that writes.
+/// The outcome of a write.
 enum Written<T> {
     Done(Box<T>),
     Conflict,
@@ -62,13 +59,13 @@ enum Written<T> {
     Unclear,
 }
 
-/// Whether a pod needs anything of this.
+/// Whether the pod has claims.
 pub(super) fn concern(order: &BindOrder) -> bool {
     order.binding.devices.is_some() || names(order).next().is_some()
 }
 
-/// Writes what the pod's claims were given, and reserves them for it. Gives the version of the pod to be
-/// bound, once they can be used.
+/// Allocates the pod's claims and reserves them. Returns the version of the pod to bind, once drivers have
+/// prepared the devices.
 pub(super) async fn prepare(actor: &Actor, order: &BindOrder) -> Result<u64, BindOutcome> {
     if !concern(order) {
         return Ok(order.version);
@@ -94,9 +91,9 @@ pub(super) async fn prepare(actor: &Actor, order: &BindOrder) -> Result<u64, Bin
     Ok(version)
 }
 
-/// Takes reservations back after a binding that has certainly failed and is not tried again. What was
-/// allocated stays so: whoever uses the claim next has it, or Kubernetes takes it back when nobody does.
-pub(super) async fn take_back(actor: &Actor, order: &BindOrder) {
+/// Removes reservations after a binding that has certainly failed. Allocations stay: the next user of the claim
+/// keeps them, or Kubernetes deallocates the claim when it is unused.
+pub(super) async fn unreserve(actor: &Actor, order: &BindOrder) {
     for name in names(order) {
         let api = api(actor, order);
         let Ok(Some(claim)) = read(actor, &api, &name).await else { continue };
@@ -113,10 +110,10 @@ pub(super) async fn take_back(actor: &Actor, order: &BindOrder) {
             match answer(tokio::time::timeout(CALL, patched).await) {
                 Written::Done(claim) => tell(actor, &claim),
                 Written::Missing => {}
-                Written::Busy | Written::Unclear if go_on(actor, &mut attempts).await => continue,
+                Written::Busy | Written::Unclear if retry(actor, &mut attempts).await => continue,
                 // The next attempt to bind the pod finds it.
                 _ => {
-                    warn!(claim = %name, pod = %order.pod.name, "a reservation was not taken back")
+                    warn!(claim = %name, pod = %order.pod.name, "could not remove the reservation")
                 }
             }
             break;
@@ -141,14 +138,14 @@ fn api(actor: &Actor, order: &BindOrder) -> Api<resource::ResourceClaim> {
     Api::namespaced(actor.client.clone(), &order.pod.namespace)
 }
 
-/// Tells the core what a claim is like, before the watch does.
+/// Reports a claim to the core before the watch does.
 fn tell(actor: &Actor, claim: &resource::ResourceClaim) {
     let version = claim.metadata.resource_version.as_deref().and_then(|text| text.parse().ok());
     match claim.lower() {
         Ok(lowered) => {
-            actor.learn(Update::Claim { claim: Box::new(lowered), version: version.unwrap_or(0) });
+            actor.report(Update::Claim { claim: Box::new(lowered), version: version.unwrap_or(0) });
         }
-        Err(problem) => warn!(%problem, "a claim cannot be read"),
+        Err(problem) => warn!(%problem, "cannot read claim"),
     }
 }
 
@@ -156,12 +153,12 @@ fn attempts() -> Attempts {
     Attempts::until(tokio::time::Instant::now() + TRYING_MAX, AGAIN)
 }
 
-/// After an attempt that failed: whether to try again. Not after the term has ended.
-async fn go_on(actor: &Actor, attempts: &mut Attempts) -> bool {
+/// After a failed attempt: whether to try again. Not after the end of the term.
+async fn retry(actor: &Actor, attempts: &mut Attempts) -> bool {
     !actor.back.is_closed() && attempts.again().await
 }
 
-/// Looks at a claim until it was seen or is gone.
+/// Reads a claim, and repeats until there is an answer.
 async fn read(
     actor: &Actor,
     api: &Api<resource::ResourceClaim>,
@@ -174,7 +171,7 @@ async fn read(
                 found.iter().for_each(|claim| tell(actor, claim));
                 return Ok(found);
             }
-            Ok(Err(_)) | Err(_) if go_on(actor, &mut attempts).await => {}
+            Ok(Err(_)) | Err(_) if retry(actor, &mut attempts).await => {}
             Ok(Err(_)) | Err(_) => return Err(BindOutcome::Unprepared),
         }
     }
@@ -188,7 +185,7 @@ fn answer<T>(answered: Result<Result<T, kube::Error>, tokio::time::error::Elapse
             404 => Written::Missing,
             429 => Written::Busy,
             code if is_final(code, &status.message) => {
-                warn!(code, message = status.message, "a claim was not written");
+                warn!(code, message = status.message, "could not write claim");
                 Written::Refused
             }
             _ => Written::Unclear,
@@ -202,13 +199,13 @@ fn is_reserved(claim: &resource::ResourceClaim, order: &BindOrder) -> bool {
     users.into_iter().any(|user| user.uid == *order.pod.uid)
 }
 
-/// Whether a claim has what it was to be given, be it under other names of shares.
+/// Whether a claim has this allocation, whatever the ids of its shares.
 fn is_given(claim: &resource::ResourceClaim, given: &Allocation) -> bool {
     let plain = |allocation: &Allocation| {
         let mut plain = allocation.clone();
         plain.allocated_at_ms = None;
         for device in &mut plain.devices {
-            // These are written as the claim has them.
+            // These are copied from the claim.
             device.tolerations.clear();
             if let Share::Part { share_id, .. } = &mut device.share {
                 *share_id = None;
@@ -220,7 +217,7 @@ fn is_given(claim: &resource::ResourceClaim, given: &Allocation) -> bool {
     lowered.is_some_and(|allocation| plain(&allocation) == plain(given))
 }
 
-/// Writes one claim, until it is certain what became of it, or it takes too long.
+/// Writes one claim and repeats until the outcome is known or it takes too long.
 async fn write(
     actor: &Actor,
     order: &BindOrder,
@@ -230,7 +227,7 @@ async fn write(
     let mut conflicts = 0;
     let mut attempts = attempts();
     loop {
-        // Somebody deleted it, and it may be another one by now: the decision was about this one.
+        // It was deleted and may have been created again: the decision was about the previous one.
         let Some(claim) = read(actor, &api, &needed.name).await? else {
             return Err(BindOutcome::Stale);
         };
@@ -260,13 +257,13 @@ async fn write(
             Written::Conflict => return Err(BindOutcome::Stale),
             Written::Missing => return Err(BindOutcome::Stale),
             Written::Refused => return Err(BindOutcome::Refused),
-            Written::Busy | Written::Unclear if go_on(actor, &mut attempts).await => {}
+            Written::Busy | Written::Unclear if retry(actor, &mut attempts).await => {}
             Written::Busy | Written::Unclear => return Err(BindOutcome::Unprepared),
         }
     }
 }
 
-/// Writes a claim as it was read, with what is given and for whom.
+/// Writes a claim as it was read, with its allocation and reservation.
 async fn put(
     api: &Api<resource::ResourceClaim>,
     order: &BindOrder,
@@ -288,11 +285,11 @@ async fn put(
         let raised = match raise::allocation(given, share_id) {
             Ok(raised) => own_tolerations(raised, &claim),
             Err(problem) => {
-                warn!(claim = name, %problem, "what was decided cannot be written");
+                warn!(claim = name, %problem, "cannot write allocation");
                 return Written::Refused;
             }
         };
-        // Only now: the API server denies any change of an allocation, even of its time.
+        // Only for new allocations: the API server denies any change of one, even of its time.
         let raised = resource::AllocationResult {
             allocation_timestamp: Some(Time(Timestamp::now())),
             ..raised
@@ -312,7 +309,7 @@ async fn put(
     answer(tokio::time::timeout(CALL, api.replace_status(&name, &parameters, &claim)).await)
 }
 
-/// Tolerations as the claim has them: the model leaves out for how long they hold.
+/// Tolerations of the claim itself: the model omits their duration.
 fn own_tolerations(
     mut raised: resource::AllocationResult,
     claim: &resource::ResourceClaim,
@@ -332,12 +329,12 @@ fn own_tolerations(
     raised
 }
 
-/// A name for a part of a device that nobody else has.
+/// A unique id for a share of a device.
 fn share_id() -> String {
     let mut bytes = [0_u8; 16];
     let provider = rustls::crypto::ring::default_provider();
     if provider.secure_random.fill(&mut bytes).is_err() {
-        debug!("the system gives no random numbers; the clock names a share");
+        debug!("the system has no random numbers; using the clock for a share id");
         bytes = Timestamp::now().as_nanosecond().to_be_bytes();
     }
     bytes[6] = bytes[6] & 0x0f | 0x40;
@@ -347,7 +344,7 @@ fn share_id() -> String {
     parts.map(Option::unwrap_or_default).join("-")
 }
 
-/// Whether drivers have prepared what a claim was given.
+/// Whether drivers have prepared the allocated devices.
 async fn ready(
     actor: &Actor,
     order: &BindOrder,
@@ -357,14 +354,13 @@ async fn ready(
         Readiness::Ready => Ok(()),
         Readiness::Waiting if !order.is_last_attempt => Err(BindOutcome::NotReady),
         Readiness::Waiting | Readiness::Failed => {
-            debug!(claim = ?claim.metadata.name, pod = %order.pod.name, "devices cannot be used");
+            debug!(claim = ?claim.metadata.name, pod = %order.pod.name, "device preparation failed");
             give_up(actor, order, &api(actor, order), claim).await;
             Err(BindOutcome::Stale)
         }
     }
 }
 
-/// How far drivers are with preparing what a claim was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Readiness {
     Ready,
@@ -399,7 +395,7 @@ fn readiness(claim: &resource::ResourceClaim) -> Readiness {
     readiness
 }
 
-/// Gives devices back that could not be prepared, if nobody else uses them, so that others are tried.
+/// Deallocates devices that could not be prepared and that no other pod uses, so that others are tried.
 async fn give_up(
     actor: &Actor,
     order: &BindOrder,

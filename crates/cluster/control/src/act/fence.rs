@@ -1,11 +1,10 @@
-//! In-flight bindings of previous leaders.
+//! Fences in-flight bindings of previous leaders.
 //!
-//! Owns making sure that such a binding has landed or never will. A binding insists on the version of its
-//! pod, and an allocation on the version of its claim, so it is enough to change that version. Every attempt
-//! is bounded: a pod that cannot be fenced is reported, and others are scheduled without it.
+//! A binding requires a version of its pod, and an allocation one of its claim, so changing that version is
+//! enough. Every attempt is bounded: a pod that cannot be fenced is reported, and others are scheduled without it.
 //!
-//! A fence must not depend on how large its object has grown, which a tenant controls: a pod gets a
-//! condition and a claim gets a label, since all annotations of an object together are limited.
+//! A fence must not depend on the size of its object, which a tenant controls: a pod gets a condition and a claim
+//! a label, because all annotations of an object together are limited.
 
 use std::time::Duration;
 
@@ -26,14 +25,13 @@ use super::{CALL, requests};
 use crate::lease::PodRef;
 use crate::watch::SchedulerNames;
 
-/// Between two attempts.
 const AGAIN: Duration = Duration::from_millis(250);
 
 /// Timeout of one attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// A pod that is not fenced within this time is isolated. Longer than a leader keeps the Lease without
-/// renewing it: if no pod can be fenced because the API server does not answer, the term ends before.
+/// A pod that is not fenced within this time is isolated. Longer than the renew deadline of the Lease: if the API
+/// server does not answer at all, the term ends first.
 const FENCING_MAX: Duration = Duration::from_secs(15);
 
 /// Pods per page of a list.
@@ -42,16 +40,15 @@ const PAGE: u32 = 500;
 /// Why a pod is not fenced.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Unfenced {
-    /// The API server refuses the change, and would refuse it again.
-    #[error("the API server refuses to change {what}: {message} (code {code})")]
+    /// A repeated request would be rejected again.
+    #[error("the API server rejects changes of {what}: {message} (code {code})")]
     Refused { what: String, code: u16, message: String },
-    /// It could not be done in time.
-    #[error("{what} could not be changed within {} s: {message}", FENCING_MAX.as_secs())]
+    #[error("could not change {what} within {} s: {message}", FENCING_MAX.as_secs())]
     Late { what: String, message: String },
 }
 
-/// Changes a pod, and its claims that are not allocated, unless the pod has a node or is gone. Afterwards
-/// no binding that was posted before can land.
+/// Changes a pod and its unallocated claims, unless the pod is bound or gone. Afterwards every binding that was
+/// posted before fails.
 pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(), Unfenced> {
     let until = Instant::now() + FENCING_MAX;
     let what = format!("pod {}/{}", pod.namespace, pod.name);
@@ -82,7 +79,7 @@ pub(crate) async fn fence(client: &Client, pod: &PodRef, by: &str) -> Result<(),
     Ok(())
 }
 
-/// Changes a pod; gives it, unless no binding of it can land anyway.
+/// Changes a pod; `None` if it is bound or gone.
 async fn fence_pod(
     client: &Client,
     pod: &PodRef,
@@ -116,7 +113,6 @@ async fn fence_claim(
     Ok(())
 }
 
-/// The names of a pod's claims.
 fn claims(pod: &core::Pod) -> impl Iterator<Item = &str> {
     let named = pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten());
     let named = named.filter_map(|claim| claim.resource_claim_name.as_deref());
@@ -125,7 +121,7 @@ fn claims(pod: &core::Pod) -> impl Iterator<Item = &str> {
     named.chain(made.filter_map(|claim| claim.resource_claim_name.as_deref()))
 }
 
-/// Whether a pod asks for anything that a DRA driver could serve in place of a device plugin.
+/// Whether a pod requests anything that a DRA driver could serve in place of a device plugin.
 fn may_have_extended_claims(pod: &core::Pod) -> bool {
     let containers = pod
         .spec
@@ -136,11 +132,10 @@ fn may_have_extended_claims(pod: &core::Pod) -> bool {
     limits.into_iter().any(|(name, _)| name.contains('/'))
 }
 
-/// Discards the claims that were made for a pod's extended resources: the pod was fenced before, so none of
-/// them can come to be used.
+/// Deletes the claims for a pod's extended resources: the pod has been fenced, so they cannot be used any more.
 async fn discard_extended(client: &Client, pod: &PodRef) -> Result<(), kube::Error> {
     let claims = match extended::claims_of(client, pod).await {
-        // This API server has no claims.
+        // The API server does not serve ResourceClaims.
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
         claims => claims?,
     };
@@ -150,14 +145,13 @@ async fn discard_extended(client: &Client, pod: &PodRef) -> Result<(), kube::Err
     Ok(())
 }
 
-/// How long something is attempted.
 struct Persistence {
     what: String,
     attempts: Attempts,
 }
 
 impl Persistence {
-    /// What an attempt came to; `None`, after a pause: try again.
+    /// The outcome of an attempt; `None`, after a pause, to try again.
     async fn outcome<T>(
         &mut self,
         attempt: Result<Result<T, kube::Error>, Elapsed>,
@@ -172,12 +166,12 @@ impl Persistence {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        debug!(what, message, "not fenced yet");
+        debug!(what, message, "fencing failed; trying again");
         if self.attempts.again().await { Ok(None) } else { Err(Unfenced::Late { what, message }) }
     }
 }
 
-/// Every pod of ours that has no node.
+/// Every pending pod that Berth schedules.
 pub(crate) async fn pending(client: &Client, names: &SchedulerNames) -> Vec<PodRef> {
     let mut found = Vec::new();
     for name in names.iter() {
@@ -186,7 +180,7 @@ pub(crate) async fn pending(client: &Client, names: &SchedulerNames) -> Vec<PodR
     found
 }
 
-/// Without such a list nothing can be scheduled safely, so it is asked for until the term ends.
+/// Without this list nothing can be scheduled safely, so it is requested until the term ends.
 async fn pending_for(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
     let api: Api<core::Pod> = Api::all(client.clone());
     let selector = format!("spec.nodeName=,spec.schedulerName={scheduler_name}");
@@ -202,8 +196,8 @@ async fn pending_for(client: &Client, scheduler_name: &str) -> Vec<PodRef> {
                 }
             }
             Err(error) => {
-                warn!(%error, "pending pods could not be listed; trying again");
-                // From the beginning: what the token stood for may have expired.
+                warn!(%error, "cannot list pending pods; trying again");
+                // From the beginning: the continue token may have expired.
                 found.clear();
                 page = first.clone();
                 sleep(AGAIN).await;

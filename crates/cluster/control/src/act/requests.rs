@@ -1,6 +1,4 @@
-//! The requests, as the API wants them.
-//!
-//! Owns paths, bodies and content types. Must not know what becomes of them.
+//! Paths, bodies and content types of the requests.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -13,17 +11,16 @@ use crate::core::{BindOrder, EventNote, Eviction, StatusUpdate};
 use crate::lease::PodRef;
 use crate::object_statuses::ObjectStatus;
 
-/// Who says so, in events and field managers.
+/// Field manager, and reporting controller of events.
 const MANAGER: &str = "berth";
 
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-/// The longest note that an event can have.
 const NOTE_MAX_BYTES: usize = 1_024;
 
-/// So much of a pod's name is in the name of an event about it.
+/// How much of a pod's name goes into the name of its events.
 const NAME_MAX_BYTES: usize = 230;
 
 fn request(method: http::Method, path: String, kind: &str, body: &Value) -> http::Request<Vec<u8>> {
@@ -51,16 +48,16 @@ fn pod_path(pod: &PodRef, subresource: &str) -> String {
     format!("/api/v1/namespaces/{}/pods/{}/{subresource}", pod.namespace, pod.name)
 }
 
-/// The binding of a pod, if it is still at this version.
+/// Binds a pod if it still has this version.
 pub(super) fn binding(
     order: &BindOrder,
     version: u64,
     annotation: Option<&str>,
 ) -> Option<http::Request<Vec<u8>>> {
-    // Without a version the API would bind whatever has become of the pod.
+    // Without a version the API server would bind the pod whatever has changed.
     let version = Some(version).filter(|version| *version > 0)?;
-    // In protobuf, by the numbers of the fields of Binding, ObjectMeta and ObjectReference: of all requests
-    // this one is sent for every pod, and the API server reads it in a fraction of the time.
+    // In protobuf, by the field numbers of Binding, ObjectMeta and ObjectReference: this request is sent for every
+    // pod, and the API server decodes it in a fraction of the time.
     let meta = Written::new().text(1, &order.pod.name).text(3, &order.pod.namespace);
     let meta = meta.text(5, &order.pod.uid).text(6, &version.to_string());
     let meta = match annotation {
@@ -73,7 +70,6 @@ pub(super) fn binding(
     Some(request_of(http::Method::POST, path, berth_protobuf::MEDIA_TYPE, body))
 }
 
-/// The condition of a pod that is about to be evicted.
 pub(super) fn disruption_target(order: &Eviction) -> http::Request<Vec<u8>> {
     let condition = json!({
         "type": "DisruptionTarget",
@@ -90,12 +86,12 @@ pub(super) fn disruption_target(order: &Eviction) -> http::Request<Vec<u8>> {
 
 fn why(order: &Eviction) -> &'static str {
     match order.waiting {
-        Some(_) => "berth: makes room for a pod that goes first",
-        None => "berth: its gang cannot start as a whole",
+        Some(_) => "berth: preempted by a pod that is ahead in the queue",
+        None => "berth: the gang cannot start as a whole",
     }
 }
 
-/// The eviction of a pod, with its own grace period.
+/// Evicts a pod with its own grace period.
 pub(super) fn eviction(pod: &PodRef) -> http::Request<Vec<u8>> {
     let body = json!({
         "apiVersion": "policy/v1",
@@ -106,10 +102,10 @@ pub(super) fn eviction(pod: &PodRef) -> http::Request<Vec<u8>> {
     request(http::Method::POST, pod_path(pod, "eviction"), JSON, &body)
 }
 
-/// How a pod stands, if there is anything to write.
-pub(super) fn status(told: &StatusUpdate) -> Option<http::Request<Vec<u8>>> {
+/// `None` if there is nothing to write.
+pub(super) fn status(update: &StatusUpdate) -> Option<http::Request<Vec<u8>>> {
     let mut status = json!({});
-    if let Some(condition) = &told.condition {
+    if let Some(condition) = &update.condition {
         status["conditions"] = json!([{
             "type": "PodScheduled",
             "status": "False",
@@ -118,31 +114,29 @@ pub(super) fn status(told: &StatusUpdate) -> Option<http::Request<Vec<u8>>> {
             "lastTransitionTime": now(),
         }]);
     }
-    if let Some(nominated) = &told.nominated {
+    if let Some(nominated) = &update.nominated {
         status["nominatedNodeName"] = json!(nominated);
     }
-    if told.condition.is_none() && told.nominated.is_none() {
+    if update.condition.is_none() && update.nominated.is_none() {
         return None;
     }
-    // The UID: another pod of the same name is not meant. The version: one that has a node by now must
-    // not be called unschedulable.
-    let version = told.version.to_string();
+    // The UID excludes another pod of the same name; the version, one that has been bound meanwhile.
+    let version = update.version.to_string();
     let body = json!({
-        "metadata": { "uid": told.pod.uid, "resourceVersion": version },
+        "metadata": { "uid": update.pod.uid, "resourceVersion": version },
         "status": status,
     });
-    let path = format!("{}?fieldManager={MANAGER}", pod_path(&told.pod, "status"));
+    let path = format!("{}?fieldManager={MANAGER}", pod_path(&update.pod, "status"));
     Some(request(http::Method::PATCH, path, STRATEGIC, &body))
 }
 
-/// The status of an object of ours.
-pub(super) fn status_patch(standing: &ObjectStatus) -> http::Request<Vec<u8>> {
-    let ObjectStatus { plural, name, status } = standing;
+pub(super) fn status_patch(object: &ObjectStatus) -> http::Request<Vec<u8>> {
+    let ObjectStatus { plural, name, status } = object;
     let path = format!("/apis/berth.dev/v1alpha1/{plural}/{name}/status?fieldManager={MANAGER}");
     request(http::Method::PATCH, path, MERGE, &json!({ "status": status }))
 }
 
-/// A change of a pod's status that decides nothing: it gives the pod another resource version.
+/// Changes a condition, and so the pod's resource version.
 pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
     let condition = json!({
         "type": FENCED_CONDITION,
@@ -156,7 +150,7 @@ pub(super) fn fence(pod: &PodRef, by: &str) -> http::Request<Vec<u8>> {
     request(http::Method::PATCH, path, STRATEGIC, &body)
 }
 
-/// A change of a claim that decides nothing: it gives the claim another resource version.
+/// Changes a label, and so the claim's resource version.
 pub(super) fn fence_claim(
     namespace: &str,
     name: &str,
@@ -171,21 +165,19 @@ pub(super) fn fence_claim(
     request(http::Method::PATCH, path, STRATEGIC, &body)
 }
 
-/// A label value that differs with every fence: the API server does not write a change that changes
-/// nothing. Always of the same length, so that a second fence does not make the object larger.
+/// A label value that differs with every fence, because the API server does not write a patch without effect. Its
+/// length is constant, so that a second fence does not make the object larger.
 fn nonce(by: &str) -> String {
     let mut hasher = DefaultHasher::new();
     by.hash(&mut hasher);
     format!("{:016x}-{:032x}", hasher.finish(), Timestamp::now().as_nanosecond())
 }
 
-/// An event about a pod.
 pub(super) fn event(pod: &PodRef, note: &EventNote, identity: &str) -> http::Request<Vec<u8>> {
     let kind = if note.warning { "Warning" } else { "Normal" };
     recorded(pod, (kind, note.reason, "Scheduling"), &note.note, identity)
 }
 
-/// That a pod was evicted.
 pub(super) fn evicted_event(order: &Eviction, identity: &str) -> http::Request<Vec<u8>> {
     recorded(&order.pod, ("Normal", "Preempted", "Preempting"), why(order), identity)
 }
@@ -198,7 +190,7 @@ fn recorded(
 ) -> http::Request<Vec<u8>> {
     let cut = note.floor_char_boundary(NOTE_MAX_BYTES);
     let now = Timestamp::now();
-    // As client-go names them; pods' names are ASCII.
+    // client-go's scheme; pod names are ASCII.
     let stem = pod.name.get(..pod.name.len().min(NAME_MAX_BYTES)).unwrap_or_default();
     let name = format!("{}.{:x}", stem.trim_end_matches(['.', '-']), now.as_nanosecond());
     let body = json!({

@@ -1,11 +1,11 @@
-//! Claims of storage that wait for their pod, seen to before it is bound.
+//! PersistentVolumeClaims with delayed binding, prepared before their pod is bound.
 //!
-//! Owns what is written so that Kubernetes' own controllers bind or provision: a volume that exists is kept
-//! for the claim, and for one that is to be made the claim names the node. Whether that has happened is
-//! asked again with the next attempt, as it can take minutes. Must not know how nodes were chosen.
+//! Kubernetes' own controllers bind and provision. An existing volume is reserved for the claim; for one to be
+//! provisioned the claim names the node. Whether that has happened is checked with the next attempt, because it can
+//! take minutes.
 //!
-//! Nothing here needs a fence: a volume goes to one claim only, by compare-and-swap, and a claim that names
-//! a node which somebody deposed has chosen only narrows where its pod goes.
+//! Nothing here needs a fence: a volume goes to one claim only, by compare-and-swap, and a claim for which a deposed
+//! leader selected a node only narrows where its pod can go.
 
 use berth_engine::decision::DelayedVolume;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 use super::{Actor, CALL};
 use crate::core::{BindOrder, BindOutcome};
 
-/// The node for which a claim's volume is to be made.
+/// The node for which to provision a claim's volume.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Marks a claim whose binding is complete in both directions.
@@ -25,24 +25,24 @@ const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// Marks a volume that a controller may give to another claim when this one goes.
 pub(crate) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 
-/// Sees to the pod's claims; `Ok` when all of them are bound.
+/// `Ok` once all claims of the pod are bound.
 pub(super) async fn prepare(actor: &Actor, order: &BindOrder) -> Result<(), BindOutcome> {
     let mut is_ready = true;
     for late in &order.volumes {
-        is_ready &= see_to(actor, order, late).await?;
+        is_ready &= prepare_claim(actor, order, late).await?;
     }
     if is_ready {
         return Ok(());
     }
     if order.is_last_attempt {
-        debug!(pod = %order.pod.name, node = %order.binding.node, "volumes do not come");
+        debug!(pod = %order.pod.name, node = %order.binding.node, "volumes not bound in time");
         return Err(BindOutcome::Stale);
     }
     Err(BindOutcome::NotReady)
 }
 
-/// Whether a claim is bound; if not, what is needed for that is written.
-async fn see_to(
+/// Whether a claim is bound; if not, writes what is needed.
+async fn prepare_claim(
     actor: &Actor,
     order: &BindOrder,
     late: &DelayedVolume,
@@ -60,10 +60,10 @@ async fn see_to(
         return Ok(true);
     }
     match &late.volume {
-        Some(volume) => keep_for(actor, &claim, volume).await?,
+        Some(volume) => reserve_volume(actor, &claim, volume).await?,
         None => match annotation(SELECTED_NODE) {
             Some(node) if **node == *order.binding.node => {}
-            // Whoever provisions could not do it there, and says so by taking the node away.
+            // The provisioner removes the node if it cannot provision there.
             None if order.attempts > 0 => return Err(BindOutcome::Stale),
             Some(_) => return Err(BindOutcome::Stale),
             None => {
@@ -78,8 +78,8 @@ async fn see_to(
     Ok(false)
 }
 
-/// Keeps a volume for a claim, unless somebody else has it by now.
-async fn keep_for(
+/// Reserves a volume for a claim, unless it has been bound meanwhile.
+async fn reserve_volume(
     actor: &Actor,
     claim: &PersistentVolumeClaim,
     name: &str,
@@ -93,7 +93,7 @@ async fn keep_for(
     };
     let by_us = match kept_for {
         Some(kept_for) if kept_for.uid.is_some() && kept_for.uid == meta.uid => return Ok(()),
-        // An administrator keeps it for a claim of this name, whichever that is.
+        // An administrator has reserved it for a claim of this name.
         Some(kept_for) if kept_for.uid.is_none() && is_named(kept_for) => false,
         Some(_) => return Err(BindOutcome::Stale),
         None => true,
@@ -120,7 +120,7 @@ where
     answered(written).map(drop)
 }
 
-/// What an answer means for the binding: the pod itself was not touched.
+/// What an answer means for the binding. The pod itself was not written.
 fn answered<T>(
     answer: Result<Result<T, kube::Error>, tokio::time::error::Elapsed>,
 ) -> Result<T, BindOutcome> {
@@ -130,7 +130,7 @@ fn answered<T>(
             404 => Err(BindOutcome::Stale),
             409 | 429 | 500.. => Err(BindOutcome::Busy),
             code => {
-                warn!(code, message = status.message, "a volume was not bound");
+                warn!(code, message = status.message, "could not bind volume");
                 Err(BindOutcome::Refused)
             }
         },

@@ -1,7 +1,5 @@
-//! The claims there are, as far as it matters which news of them is newer.
-//!
-//! Owns the versions. Claims are told of by watches and, sooner, by whoever wrote them: what was given must
-//! not be forgotten because an older state is told later. Must not know what claims are for.
+//! Versions of ResourceClaims. Watches report claims and, sooner, the calls that write them: an older state that
+//! arrives later must not undo an allocation.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +8,9 @@ use berth_model::dra::claim::Claim;
 
 use super::tombstones::Tombstones;
 
-/// A namespace and a name in it.
+/// Namespace and name.
 type FullName = (Arc<str>, Arc<str>);
 
-/// The claims, by namespace and name.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     known: HashMap<FullName, (Arc<str>, u64)>,
@@ -21,7 +18,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// Takes news in; `false`: it is old. A version of 0 is none.
+    /// `false` if what was seen is older than what is known. Version 0 is unknown.
     pub(super) fn see(&mut self, claim: &Claim, version: u64) -> bool {
         let key = (claim.namespace.clone(), claim.name.clone());
         let is_old =
@@ -33,7 +30,6 @@ impl Claims {
         true
     }
 
-    /// There is no such claim any more.
     pub(super) fn forget(&mut self, namespace: &Arc<str>, name: &Arc<str>) {
         if let Some((uid, _)) = self.known.remove(&(namespace.clone(), name.clone())) {
             self.tombstones.add(&uid);

@@ -1,6 +1,4 @@
-//! Pods that are to go, from the decision until they are going.
-//!
-//! Owns who was asked to go for whom. Must not know how pods are made to go.
+//! Evictions, from the decision until the pod is terminating.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,39 +8,36 @@ use berth_model::spec::Phase;
 use super::effect::{Effect, Eviction, SeenPod};
 use crate::lease::PodRef;
 
-/// What the API answered to an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictOutcome {
-    /// The pod is going, or is gone.
+    /// The pod is terminating or gone.
     Going,
-    /// It may not go now: a disruption budget, or the API, says no.
+    /// A disruption budget or the API server denies it.
     Blocked,
-    /// Nobody knows.
     Unknown,
 }
 
 #[derive(Debug)]
 struct Under {
     order: Eviction,
-    /// Pods that have to be going before this one is evicted: a budget may keep them, and this one would
-    /// go in vain.
+    /// Pods that must be terminating before this one is evicted: if a budget keeps them, this eviction would be in
+    /// vain.
     after: BTreeSet<Arc<str>>,
     sent: bool,
 }
 
-/// Evictions that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
     by_uid: BTreeMap<Arc<str>, Under>,
 }
 
 impl Evictions {
-    /// Why a pod goes that makes room for another, as kube-scheduler has it.
+    /// Reason of a preemption, as in kube-scheduler.
     pub(super) const PREEMPTED: &'static str = "PreemptionByScheduler";
-    /// Why a member of a gang goes that cannot start as a whole.
+    /// Reason for members of a gang that cannot start as a whole.
     pub(super) const DISBANDED: &'static str = "GangDisbanded";
 
-    /// A pod is to go. `guarded` are those, of all that go with it, that budgets may keep.
+    /// `guarded` are the pods evicted with this one that disruption budgets may keep.
     pub(super) fn add(
         &mut self,
         pod: PodRef,
@@ -56,14 +51,13 @@ impl Evictions {
         self.by_uid.entry(uid).or_insert(Under { order, after, sent: false });
     }
 
-    /// Update of a pod: one that is going need not be asked again.
     pub(super) fn seen(&mut self, seen: &SeenPod) {
         if matches!(seen.object.phase, Phase::Terminating { .. } | Phase::Finished) {
             self.forget(&seen.object.uid);
         }
     }
 
-    /// A pod is going, or gone.
+    /// A pod is terminating or gone.
     pub(super) fn forget(&mut self, uid: &Arc<str>) {
         self.by_uid.remove(uid);
         for under in self.by_uid.values_mut() {
@@ -71,8 +65,8 @@ impl Evictions {
         }
     }
 
-    /// The API did not evict a pod, or did not answer. Returns the pods that stay: this one and those that
-    /// were to be evicted after it.
+    /// The eviction was denied, or its outcome is unknown. Returns the pods that stay: this one and those that were to
+    /// be evicted after it.
     pub(super) fn failed(&mut self, uid: &Arc<str>) -> Vec<Arc<str>> {
         if self.by_uid.remove(uid).is_none() {
             return Vec::new();
@@ -84,7 +78,7 @@ impl Evictions {
         staying
     }
 
-    /// A pod is to stay: its eviction is cancelled, unless that is in flight.
+    /// Cancels an eviction, unless it is in flight.
     pub(super) fn cancel(&mut self, uid: &Arc<str>) {
         if self.by_uid.get(uid).is_some_and(|under| !under.sent) {
             self.forget(uid);

@@ -1,7 +1,5 @@
-//! Pods that could not be fenced when this term began, or before they were to wait for devices or volumes.
-//!
-//! Owns which pods these are and when fencing them is tried again. An earlier binding may still land on one
-//! of them, so they are not scheduled before they are fenced; all other pods are.
+//! Pods that could not be fenced when the term began, or before waiting for devices or volumes. An earlier binding
+//! of them may be in flight, so they are not scheduled until they are fenced; all other pods are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +15,7 @@ use crate::lease::PodRef;
 /// bindings of all others.
 pub const UNFENCED_LISTED_MAX: usize = 64;
 
-/// Between two attempts to fence a pod: at first, and at most.
+/// Delay between attempts to fence a pod: initial and maximum.
 const RETRY_MS: i64 = 1_000;
 const RETRY_MS_MAX: i64 = 60_000;
 
@@ -79,8 +77,8 @@ impl Core {
     /// A pod could not be fenced when the term began. It is not scheduled until it is.
     pub fn isolate(&mut self, pod: PodRef, why: &str, now_ms: i64) {
         let note = format!(
-            "Not scheduled: an earlier binding of it may be in flight, and fencing the pod failed: \
-             {why}. Trying again; other pods are not affected."
+            "Not scheduled: an earlier binding may be in flight, and fencing the pod failed: {why}. \
+             Will retry; other pods are not affected."
         );
         self.telling.record(pod.clone(), true, "FencingFailed", note);
         self.fencing.add(pod, now_ms);
@@ -91,27 +89,27 @@ impl Core {
         self.fencing.pods()
     }
 
-    /// No earlier binding of a pod can land any more, or it has landed.
+    /// No earlier binding of the pod is in flight any more.
     pub(super) fn unfence(&mut self, uid: &str) {
         if let Some(pod) = self.fencing.remove(uid) {
             self.bindings.settle(pod);
         }
     }
 
-    /// Does what follows for a pod from what became of its binding.
+    /// Applies the consequences of a binding that failed.
     pub(super) fn follow(&mut self, uid: &Arc<str>, verdict: FollowUp, now_ms: i64) {
         if verdict == FollowUp::Keep {
             return;
         }
         self.engine.undo(uid);
-        // Out of the queue until it has rested, or is fenced.
+        // Out of the queue until its backoff is over, or it is fenced.
         self.engine.apply(Event::PodGone(uid.clone()));
         if let FollowUp::Isolate(pod) = verdict {
             if self.fencing.pods().len() >= UNFENCED_LISTED_MAX {
-                // What refuses a fence also refuses a binding.
+                // Whatever denies a fence also denies a binding.
                 self.bindings.settle(pod.clone());
             }
-            self.isolate(pod, "the API server did not carry it out in time", now_ms);
+            self.isolate(pod, "the API server did not answer in time", now_ms);
         }
     }
 }

@@ -434,7 +434,7 @@ impl Core {
             // The version of the deletion is unknown: later than all known ones.
             self.note_departure(uid, Some(u64::MAX), now_ms);
         }
-        self.pods.bury(uid);
+        self.pods.remove(uid);
         self.bindings.drop_pod(uid);
         self.unfence(uid);
         self.evictions.forget(uid);

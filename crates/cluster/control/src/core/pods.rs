@@ -1,8 +1,5 @@
-//! The pods there are, as last seen.
-//!
-//! Owns which news is newer than what is known. Watches repeat themselves after a failure, and an API
-//! server behind another may be older: a pod's resource version only grows, and the UID of a pod that is
-//! gone never comes back. Must not know what is decided.
+//! Pods as last seen. Watches repeat events after a failure, and one API server may lag behind another, so older
+//! versions are ignored, and UIDs of pods that are gone never come back.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,13 +11,13 @@ use berth_model::spec::{Phase, PodObject};
 use super::effect::SeenPod;
 use super::tombstones::Tombstones;
 
-/// A namespace and a name in it.
+/// Namespace and name.
 type FullName = (Arc<str>, Arc<str>);
 
-/// Pods of a node: namespace, name, and whether they have CPUs or devices for themselves.
+/// Pods of a node: namespace, name, and whether they have exclusive CPUs or devices.
 pub type Residents = Vec<(Arc<str>, Arc<str>, bool)>;
 
-/// Whether the kubelet gives a pod CPUs or devices that nobody else has.
+/// Whether the kubelet gives a pod exclusive CPUs or devices.
 fn has_own(pod: &Pod) -> bool {
     let level = PodLevelResources::HonouredIfEmptyToo;
     let requests = pod.total_requests(level);
@@ -36,21 +33,19 @@ fn has_own(pod: &Pod) -> bool {
     devices || pod.qos(level) == QosClass::Guaranteed && pod.containers.iter().any(whole)
 }
 
-/// The gang of a pod, by namespace and name.
 fn gang(pod: &PodObject) -> Option<(Arc<str>, Arc<str>)> {
     let gang = pod.spec.gang.as_ref()?;
     Some((pod.spec.namespace.clone(), gang.name.clone()))
 }
 
-/// Everything known of pods.
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     by_uid: HashMap<Arc<str>, SeenPod>,
     by_name: HashMap<FullName, Arc<str>>,
     by_node: HashMap<Arc<str>, HashSet<Arc<str>>>,
-    /// Ours that have no node.
+    /// Pending pods that Berth schedules.
     waiting: HashSet<Arc<str>>,
-    /// Those of them that are in a gang, by its namespace and name.
+    /// Those of them in a gang, by the namespace and name of the gang.
     by_gang: HashMap<FullName, BTreeSet<Arc<str>>>,
     tombstones: Tombstones,
 }
@@ -68,7 +63,7 @@ impl Pods {
         self.waiting.iter().filter_map(|uid| self.by_uid.get(uid))
     }
 
-    /// Those that wait in the gang of a pod, itself among them; nobody if it is in none.
+    /// Pending pods of the pod's gang, including itself; empty if it is in none.
     pub(super) fn mates(&self, pod: &PodObject) -> Vec<Arc<str>> {
         let waiting = gang(pod).and_then(|gang| self.by_gang.get(&gang));
         waiting.into_iter().flatten().cloned().collect()
@@ -81,7 +76,7 @@ impl Pods {
         }
     }
 
-    fn wait_no_more(&mut self, uid: &Arc<str>) {
+    fn stop_waiting(&mut self, uid: &Arc<str>) {
         if !self.waiting.remove(uid) {
             return;
         }
@@ -94,14 +89,14 @@ impl Pods {
         }
     }
 
-    /// Pods that are on a node and have not ended.
+    /// Pods bound to a node that have not finished.
     pub(crate) fn on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
         let there = self.by_node.get(node).into_iter().flatten();
         let there = there.filter_map(|uid| self.by_uid.get(uid));
         there.filter(|pod| pod.object.phase != Phase::Finished)
     }
 
-    /// The same, as fingerprints count them.
+    /// Pods on a node, as fingerprints of exporters count them.
     pub(super) fn residents(&self, node: &str) -> Residents {
         self.on(node)
             .map(|pod| {
@@ -111,7 +106,7 @@ impl Pods {
             .collect()
     }
 
-    /// Takes news in, and gives how the pod was before; `None`: the news is old.
+    /// Returns the pod as it was before; `None` if what was seen is older than what is known.
     pub(super) fn see(&mut self, seen: &SeenPod) -> Option<Option<SeenPod>> {
         let uid = &seen.object.uid;
         let known = self.by_uid.get(uid);
@@ -121,8 +116,8 @@ impl Pods {
         }
         let name = (seen.object.spec.namespace.clone(), seen.object.name.clone());
         self.by_name.insert(name, uid.clone());
-        // As it was before: labels can change.
-        self.wait_no_more(uid);
+        // Of the previous gang: labels can change.
+        self.stop_waiting(uid);
         if seen.ours && seen.object.node.is_none() {
             self.wait(&seen.object);
         }
@@ -133,14 +128,13 @@ impl Pods {
         Some(before)
     }
 
-    /// A pod has ended. It holds nothing, and its end must not be forgotten while it is still shown.
+    /// A pod has finished. It is kept while it exists, so that older events do not revive it.
     pub(super) fn finish(&mut self, uid: &Arc<str>) {
-        self.wait_no_more(uid);
+        self.stop_waiting(uid);
     }
 
-    /// A pod is gone for good.
-    pub(super) fn bury(&mut self, uid: &Arc<str>) {
-        self.wait_no_more(uid);
+    pub(super) fn remove(&mut self, uid: &Arc<str>) {
+        self.stop_waiting(uid);
         if let Some(pod) = self.by_uid.remove(uid) {
             let name = (pod.object.spec.namespace.clone(), pod.object.name.clone());
             if self.by_name.get(&name) == Some(uid) {

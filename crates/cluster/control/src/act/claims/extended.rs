@@ -1,9 +1,8 @@
-//! The claim that a scheduler makes for a pod's extended resources, where devices serve them.
+//! The ResourceClaim that the scheduler creates for a pod's extended resources, where DRA drivers serve them.
 //!
-//! Owns making it and its mention in the pod's status, in this order: the claim is made, the pod refers to
-//! it, and only then it is given devices. The pod is written at the version that was announced, so once
-//! somebody has taken over and touched the pod, no claim of it that is not mentioned there comes to
-//! anything, and those that are can be found. Must not know which devices there are.
+//! Order matters: the claim is created, the pod's status refers to it, and only then it is allocated. The pod is
+//! written at the version that was announced. So once a later leader has fenced the pod, claims that its status
+//! does not mention come to nothing, and those it mentions can be found.
 
 use std::sync::Arc;
 
@@ -18,15 +17,15 @@ use serde_json::json;
 use tracing::warn;
 
 use super::super::{Actor, CALL};
-use super::{FINALIZER, Needed, Written, answer, api, attempts, go_on, read, tell, write};
+use super::{FINALIZER, Needed, Written, answer, api, attempts, read, retry, tell, write};
 use crate::core::{BindOrder, BindOutcome};
 use crate::lease::PodRef;
 
 /// Annotation of such claims.
 pub(crate) const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
 
-/// Makes the claim, or finds the one that an earlier attempt made, and writes it. Gives it, and the
-/// version of the pod that refers to it.
+/// Creates the claim, or finds that of an earlier attempt, and allocates it. Returns it with the version of the
+/// pod that refers to it.
 pub(super) async fn prepare(
     actor: &Actor,
     order: &BindOrder,
@@ -35,7 +34,7 @@ pub(super) async fn prepare(
     let (Some(made), Some((_, given))) = (&placed.extended, placed.allocations.last()) else {
         return Err(BindOutcome::Refused);
     };
-    let pod = look(actor, order).await?;
+    let pod = read_pod(actor, order).await?;
     let earlier = match mentioned(&pod) {
         Some(name) => read(actor, &api(actor, order), &name).await?,
         None => None,
@@ -44,11 +43,11 @@ pub(super) async fn prepare(
         Some(claim) if claim.lower().is_ok_and(|lowered| lowered.spec == made.spec) => {
             (claim, order.version)
         }
-        // It was made for another node: it is discarded, and another is made next time.
+        // Created for another node: discarded, and the next attempt creates another.
         Some(_) => return Err(BindOutcome::Stale),
         None => {
             let spec = raise::claim_spec(&made.spec).map_err(|problem| {
-                warn!(pod = %order.pod.name, %problem, "a claim cannot be written");
+                warn!(pod = %order.pod.name, %problem, "cannot write claim");
                 BindOutcome::Refused
             })?;
             let claim = create(actor, order, spec).await?;
@@ -62,7 +61,7 @@ pub(super) async fn prepare(
     Ok((claim, version))
 }
 
-/// Deletes whatever claims were made for the pod's extended resources, and are not a running pod's.
+/// Deletes claims for the pod's extended resources, unless the pod runs.
 pub(super) async fn discard_all(actor: &Actor, order: &BindOrder) {
     let mut attempts = attempts();
     loop {
@@ -73,16 +72,15 @@ pub(super) async fn discard_all(actor: &Actor, order: &BindOrder) {
                 }
                 return;
             }
-            Ok(Err(_)) | Err(_) if go_on(actor, &mut attempts).await => {}
-            // The pod owns them: at the latest they go with it.
+            Ok(Err(_)) | Err(_) if retry(actor, &mut attempts).await => {}
+            // The pod owns them, so they are deleted with it at the latest.
             Ok(Err(_)) | Err(_) => {
-                return warn!(pod = %order.pod.name, "claims of no use were not deleted");
+                return warn!(pod = %order.pod.name, "could not delete unused claims");
             }
         }
     }
 }
 
-/// The claims that were made for a pod's extended resources.
 pub(in crate::act) async fn claims_of(
     client: &Client,
     pod: &PodRef,
@@ -99,7 +97,7 @@ fn is_of(claim: &resource::ResourceClaim, pod: &PodRef) -> bool {
         && owners.any(|owner| owner.controller == Some(true) && owner.uid == *pod.uid)
 }
 
-/// The claim that a pod's status speaks of.
+/// The claim that a pod's status mentions.
 pub(in crate::act) fn mentioned(pod: &core::Pod) -> Option<String> {
     let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     Some(status.resource_claim_name.clone())
@@ -110,8 +108,8 @@ fn version_of(pod: &core::Pod) -> u64 {
     version.unwrap_or(0)
 }
 
-/// The pod, if it is as it was when it was announced.
-async fn look(actor: &Actor, order: &BindOrder) -> Result<core::Pod, BindOutcome> {
+/// The pod, if it has not changed since it was announced.
+async fn read_pod(actor: &Actor, order: &BindOrder) -> Result<core::Pod, BindOutcome> {
     let pods: Api<core::Pod> = Api::namespaced(actor.client.clone(), &order.pod.namespace);
     let mut attempts = attempts();
     loop {
@@ -121,7 +119,7 @@ async fn look(actor: &Actor, order: &BindOrder) -> Result<core::Pod, BindOutcome
                 return if same { Ok(pod) } else { Err(BindOutcome::Conflict) };
             }
             Ok(Ok(_)) => return Err(BindOutcome::Gone),
-            Ok(Err(_)) | Err(_) if go_on(actor, &mut attempts).await => {}
+            Ok(Err(_)) | Err(_) if retry(actor, &mut attempts).await => {}
             Ok(Err(_)) | Err(_) => return Err(BindOutcome::Unprepared),
         }
     }
@@ -157,12 +155,12 @@ async fn create(
         }
         Written::Busy => Err(BindOutcome::Busy),
         Written::Conflict | Written::Missing | Written::Refused => Err(BindOutcome::Refused),
-        // It may be there, and is of no use to anybody. Fencing deletes it, and the next attempt makes another.
+        // It may exist. Fencing deletes it, and the next attempt creates another.
         Written::Unclear => Err(BindOutcome::Unprepared),
     }
 }
 
-/// Lets the pod's status speak of its claim. Gives the pod's version after that.
+/// Mentions the claim in the pod's status. Returns the pod's version after that.
 async fn mention(
     actor: &Actor,
     order: &BindOrder,
@@ -190,11 +188,11 @@ async fn mention(
         let patched = pods.patch_status(&order.pod.name, &parameters, &patch);
         match answer(tokio::time::timeout(CALL, patched).await) {
             Written::Done(pod) => return Ok(version_of(&pod)),
-            // The first of several attempts may have done it: then the pod speaks of the claim already.
+            // An earlier attempt may have succeeded: then the status mentions the claim already.
             Written::Conflict => break BindOutcome::Conflict,
             Written::Missing => break BindOutcome::Gone,
             Written::Refused => break BindOutcome::Refused,
-            Written::Busy | Written::Unclear if go_on(actor, &mut attempts).await => {}
+            Written::Busy | Written::Unclear if retry(actor, &mut attempts).await => {}
             Written::Busy | Written::Unclear => return Err(BindOutcome::Unprepared),
         }
     };
@@ -220,7 +218,7 @@ pub(in crate::act) async fn discard(
         let put = api.replace(&name, &parameters, &claim);
         match answer(tokio::time::timeout(CALL, put).await) {
             Written::Done(freed) => claim = *freed,
-            _ => return warn!(claim = name, "a claim of no use was not deleted"),
+            _ => return warn!(claim = name, "could not delete unused claim"),
         }
     }
     let preconditions = Preconditions {
@@ -230,6 +228,6 @@ pub(in crate::act) async fn discard(
     let parameters = DeleteParams { preconditions: Some(preconditions), ..Default::default() };
     let deleted = tokio::time::timeout(CALL, api.delete(&name, &parameters)).await;
     if !matches!(answer(deleted), Written::Done(_) | Written::Missing) {
-        warn!(claim = name, "a claim of no use was not deleted");
+        warn!(claim = name, "could not delete unused claim");
     }
 }
