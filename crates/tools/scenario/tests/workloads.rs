@@ -221,8 +221,8 @@ fn what_cannot_be_is_told_with_its_place() {
         ),
         (
             templated("apps/v1", "Deployment", "  selector: {matchLabels: {app: b}}\n"),
-            "work.yaml:6:33: Deployment team/deployment: spec.selector.matchLabels.app: app=b is no \
-             label of the template's pods; ",
+            "work.yaml:6:33: Deployment team/deployment: spec.selector.matchLabels.app: the pod \
+             template has no label app=b; ",
         ),
         (
             job("").replace("gpu: '1'", "gpu: 1Gib"),
@@ -239,7 +239,8 @@ fn what_cannot_be_is_told_with_its_place() {
                 "Deployment",
                 "  replicas: 2000000\n  selector: {matchLabels: {app: a}}\n",
             ),
-            "work.yaml:6:13: Deployment team/deployment: spec.replicas: must be at most 100000 (got 2000000)",
+            "work.yaml:6:13: Deployment team/deployment: spec.replicas: must be at most 100000 (got \
+             2000000)",
         ),
         (job("  parralelism: 2\n"), "work.yaml:6:3: Job team/job: spec.parralelism: "),
     ] {
