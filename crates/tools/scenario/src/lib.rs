@@ -1,8 +1,8 @@
 //! Clusters and workloads as files (dumps, manifests, scenarios, traces), lowered to what the
 //! engine and the simulation take.
 //!
-//! What a dump does not say is not made up, except where stated. Contradictory objects are rejected
-//! in a dump, and left out and reported in a live cluster. Files are opened by `berth-manifest`
+//! Missing data of a dump is not invented, except where stated. Contradictory objects are rejected in a
+//! dump, and omitted and reported in a live cluster. Files are opened by `berth-manifest`
 //! only.
 
 pub mod cluster;

@@ -168,14 +168,14 @@ impl Assumptions {
 
     fn of_pods(&self) -> Vec<Row> {
         let (first, last) = (seconds(self.replace_ms), seconds(self.replace_max_ms));
-        let (noticed, given_up) = (seconds(self.unreachable_ms), seconds(self.evict_ms));
+        let (noticed, replaced) = (seconds(self.unreachable_ms), seconds(self.evict_ms));
         vec![
             ("container start, image present", seconds(self.start_ms), CHOSEN),
             ("grace period", seconds(self.grace_ms), KUBERNETES),
             ("failed pods are replaced after", format!("{first}, doubling up to {last}"), CHOSEN),
             (
                 "a lost node is noticed, and its pods are replaced",
-                format!("after {noticed}, and {given_up} later"),
+                format!("after {noticed}, and {replaced} later"),
                 KUBERNETES,
             ),
             ("device plugin is back after a kubelet restart", seconds(self.plugin_gap_ms), CHOSEN),

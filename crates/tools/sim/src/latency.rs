@@ -177,7 +177,7 @@ const SERVERS_MAX: u32 = 4_096;
 
 /// Erlang's C: the probability that a request has to wait.
 fn erlang_c(servers: u32, rho: f64) -> f64 {
-    // With many servers hardly anybody waits, and the sum would take long.
+    // With many servers hardly any request waits, and the sum would take long.
     let servers = servers.min(SERVERS_MAX);
     let offered = rho * f64::from(servers);
     // The inverse of Erlang's B, which has no large intermediate values.

@@ -1,10 +1,10 @@
 //! Discrete-event simulation: the engine with virtual kubelets, controllers, load and failures in
 //! virtual time.
 //!
-//! An [`Experiment`](experiment::Experiment) is the complete input; [`run`] plays it under each
+//! An [`Experiment`](experiment::Experiment) is the complete input; [`run`] simulates each
 //! setup and returns a [`Report`](report::Report). The engine is the real one and kubelets are the
-//! real admission model; the rest follows rules whose numbers are in [`assumptions`] with their
-//! source.
+//! real admission model; the rest follows rules whose numbers and sources are in
+//! [`assumptions`].
 //!
 //! All setups see the same arrivals, lifetimes and failures; only decisions differ. Requests are
 //! counted by kind, not one by one. The same experiment gives the same report on every machine: no

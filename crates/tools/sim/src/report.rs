@@ -259,7 +259,7 @@ pub struct GpuPart {
     pub milli: u16,
 }
 
-/// A GPU is divided anew.
+/// The MIG layout of a GPU from a time on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LayoutChange {
     pub at_ms: i64,

@@ -1,14 +1,14 @@
-//! HTML reports: pages of one file each that load nothing.
+//! HTML reports: self-contained pages that load nothing.
 //!
-//! Names in a report are text to the page, whatever they contain: JSON is embedded without a `<`,
-//! scripts create text nodes only, and the page's own policy forbids requests and markup from
-//! strings. Browser tests try names made to break out. What the data means is the scripts'
-//! business. They are concatenated into one scope; there is no build step and no framework.
+//! Names in a report come from manifests and cannot inject markup: JSON is embedded without a `<`,
+//! scripts create text nodes only, and the page's policy forbids requests and markup from strings.
+//! Browser tests try hostile names. Scripts are concatenated into one scope; there is no build step and
+//! no framework.
 
-/// The frame of the page of a simulation; `{{name}}` is where the parts go.
+/// `{{name}}` marks where the parts go.
 const SIM_PAGE: &str = include_str!("sim/page.html");
 const SIM_STYLE: &str = include_str!("sim/page.css");
-/// In the order in which they build on each other.
+/// In order of their dependencies.
 const SIM_SCRIPTS: [&str; 11] = [
     include_str!("sim/format.js"),
     include_str!("sim/dom.js"),
@@ -23,13 +23,13 @@ const SIM_SCRIPTS: [&str; 11] = [
     include_str!("sim/main.js"),
 ];
 
-/// The page of a simulation as one HTML file. `report_json` is the report of `berth-sim` as JSON;
-/// names in it may hold anything. What is no such report gives a page that says so.
+/// The page of a simulation. `report_json` is a report of `berth-sim`; anything else gives a page that
+/// shows an error.
 #[must_use]
 pub fn sim_page(title: &str, report_json: &str) -> String {
     let mut page = String::with_capacity(report_json.len() + 256 * 1024);
     let mut rest = SIM_PAGE;
-    // In one pass, so that nothing that was put in is taken for a place to put something.
+    // In one pass, so that marks in inserted text are not replaced.
     while let Some((before, after)) = rest.split_once("{{") {
         page.push_str(before);
         let (name, after) = after.split_once("}}").unwrap_or((after, ""));
@@ -70,8 +70,8 @@ fn push_text(page: &mut String, text: &str) {
     }
 }
 
-/// JSON within a `<script>`. There `</script` ends the element and `<!--` changes how the rest is
-/// read; in JSON, `<` occurs in strings only, where it may be written by its number instead.
+/// JSON within a `<script>`, where `</script` and `<!--` have a meaning. In JSON, `<` occurs in strings
+/// only, so it can be escaped.
 fn push_json(page: &mut String, json: &str) {
     for (i, piece) in json.split('<').enumerate() {
         if i > 0 {

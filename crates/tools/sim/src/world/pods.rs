@@ -75,7 +75,7 @@ pub(crate) struct JobState {
     pending: u32,
     succeeded: u32,
     failed: u32,
-    given_up: bool,
+    has_failed: bool,
 }
 
 fn uid_of(number: u64) -> Arc<str> {
@@ -292,8 +292,8 @@ impl World<'_> {
             let state = self.jobs.get_mut(workload).and_then(|jobs| jobs.get_mut(job));
             let Some(state) = state else { return };
             state.failed += 1;
-            if state.failed > retries || state.given_up {
-                self.lost += u64::from(!std::mem::replace(&mut state.given_up, true));
+            if state.failed > retries || state.has_failed {
+                self.lost += u64::from(!std::mem::replace(&mut state.has_failed, true));
                 return;
             }
             state.pending += 1;
@@ -322,7 +322,7 @@ impl World<'_> {
         let completions = self.job(workload, job).map_or(0, |job| job.completions.max(1));
         let state = self.jobs.get(workload).and_then(|jobs| jobs.get(job));
         let needs_one = state.is_some_and(|state| {
-            !state.given_up && state.succeeded + state.active + state.pending < completions
+            !state.has_failed && state.succeeded + state.active + state.pending < completions
         });
         if needs_one {
             self.make_job_pod(workload, job, history);
@@ -334,7 +334,7 @@ impl World<'_> {
         let completions = self.job(workload, job).map_or(0, |job| job.completions.max(1));
         let state = self.jobs.get_mut(workload).and_then(|jobs| jobs.get_mut(job));
         let Some(state) = state.filter(|state| state.succeeded < completions) else { return };
-        self.lost += u64::from(!std::mem::replace(&mut state.given_up, true));
+        self.lost += u64::from(!std::mem::replace(&mut state.has_failed, true));
         let of_job = |pod: &Pod| pod.workload == workload && pod.job == Some(job);
         let pods: Vec<u64> =
             self.pods.iter().filter(|(_, pod)| of_job(pod)).map(|(id, _)| *id).collect();

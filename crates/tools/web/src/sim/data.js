@@ -158,7 +158,7 @@ class Occupancy {
     this.startTimes = Float64Array.from(this.starts, from);
     this.endTimes = Float64Array.from(this.ends, to);
     this.byNode = nodes.map(() => new Set());
-    /** Grows with every change of a node, so that what was drawn can be told to be current. */
+    /** Grows with every change of a node, so that drawings can be checked for being current. */
     this.version = new Uint32Array(nodes.length);
     this.at = -1;
     this.started = 0;
@@ -200,7 +200,7 @@ class Occupancy {
     this.at = at;
   }
 
-  /** The first moment after `at`, or the last before it, at which anybody comes or goes. */
+  /** The next or previous time at which a pod starts or ends. */
   changeAfter(at) {
     const a = this.startTimes[upperBound(this.startTimes, at)] ?? Infinity;
     const b = this.endTimes[upperBound(this.endTimes, at)] ?? Infinity;

@@ -24,7 +24,7 @@ const s = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), 
 const byId = (id) => document.getElementById(id);
 const hiddenText = (text) => h("span", { class: "sr" }, text);
 
-/** A value with listeners, which are told it at once and whenever it changes. */
+/** A value with listeners that are called at once and on every change. */
 function signal(value) {
   const listeners = [];
   return {

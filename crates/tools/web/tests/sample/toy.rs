@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use berth_sim::report::{
-    Alignment, ClassReport, GpuPart, Happening, LayoutChange, Report, Run, Series, ServiceReport, Stay,
-    Summary, TeamReport, Waiting,
+    Alignment, ClassReport, GpuPart, Happening, LayoutChange, Report, Run, Series, ServiceReport,
+    Stay, Summary, TeamReport, Waiting,
 };
 
 use super::{DAY_MS, Dice};
@@ -275,7 +275,8 @@ fn mean(values: &[f32]) -> f64 {
 
 fn summary(run: &Run, series: &Series, gpus: usize, turned_away: u64) -> Summary {
     let all = gpus.max(1) as f64;
-    let aligned = run.stays.iter().filter(|stay| stay.alignment == Some(Alignment::Aligned)).count();
+    let aligned =
+        run.stays.iter().filter(|stay| stay.alignment == Some(Alignment::Aligned)).count();
     let mut p99 = series.p99_us.clone();
     p99.sort_unstable();
     Summary {
