@@ -73,7 +73,7 @@ pub enum HeldBy {
     Share(Hold),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GangName {
     pub namespace: Arc<str>,
     pub name: Arc<str>,

@@ -165,8 +165,8 @@ impl Engine {
     pub(crate) fn line_up(&mut self, at: PodIx) {
         let class = self.state.pods[at].class;
         let row = self.state.class(class);
-        let crowd = (row.team_charge.team, &row.spec.namespace);
-        self.queue.add(at, class, crowd, self.state.queue_turn(at));
+        let (team, namespace) = (row.team_charge.team, &row.spec.namespace);
+        self.queue.add(at, class, team, namespace, self.state.queue_turn(at));
     }
 
     pub(crate) fn park_held(&mut self, at: PodIx) {

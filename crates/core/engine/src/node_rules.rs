@@ -2,11 +2,12 @@
 
 use berth_model::node::Node;
 use berth_model::resource::ResourceName;
-use berth_model::spec::PodSpec;
+use berth_model::spec::{GpuNeed, PodSpec};
 
 use crate::amounts::Resources;
 use crate::filter;
 use crate::offer::{self, Accelerators};
+use crate::shares::Share;
 
 /// Whether a node's name, labels and taints allow a pod, whatever runs there.
 pub fn accepts(spec: &PodSpec, node: &Node) -> bool {
@@ -34,4 +35,10 @@ pub fn gpu_parts(node: &Node) -> Vec<GpuPart> {
         divisible: offer.divisible,
     };
     offers.iter().map(part).collect()
+}
+
+/// The compute, in thousandths, and memory of the share of a GPU that satisfies a need.
+pub fn share_of(need: &GpuNeed, gpu_memory_bytes: u64) -> (u16, u64) {
+    let share = Share::of(need, gpu_memory_bytes);
+    (share.compute_milli, share.memory_bytes)
 }

@@ -98,7 +98,8 @@ impl Queue {
         &mut self,
         pod: PodIx,
         class: ClassIx,
-        (team, namespace): (TeamIx, &Arc<str>),
+        team: TeamIx,
+        namespace: &Arc<str>,
         turn: Turn,
     ) {
         let same = |entry: &Entry| (entry.class, entry.team) == (class, team) && entry.turn == turn;

@@ -38,6 +38,25 @@ pub(crate) struct Share {
     pub(crate) memory_bytes: u64,
 }
 
+impl Share {
+    /// The share of a GPU with this memory that satisfies a need.
+    pub(crate) fn of(need: &GpuNeed, gpu_memory_bytes: u64) -> Self {
+        let memory = u128::from(gpu_memory_bytes.max(1));
+        let by_memory = (u128::from(need.memory_bytes) * u128::from(WHOLE_MILLI)).div_ceil(memory);
+        let by_compute = memory * u128::from(need.compute_milli) / u128::from(WHOLE_MILLI);
+        Self {
+            compute_milli: match need.compute_milli {
+                0 => u16::try_from(by_memory).unwrap_or(u16::MAX),
+                milli => milli,
+            },
+            memory_bytes: match need.memory_bytes {
+                0 => u64::try_from(by_compute).unwrap_or(u64::MAX),
+                bytes => bytes,
+            },
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Divided {
     pub(crate) shares: u16,
@@ -64,19 +83,7 @@ impl Shares {
     }
 
     pub(crate) fn share(&self, need: &GpuNeed) -> Share {
-        let memory = u128::from(self.memory_bytes.max(1));
-        let by_memory = (u128::from(need.memory_bytes) * u128::from(WHOLE_MILLI)).div_ceil(memory);
-        let by_compute = memory * u128::from(need.compute_milli) / u128::from(WHOLE_MILLI);
-        Share {
-            compute_milli: match need.compute_milli {
-                0 => u16::try_from(by_memory).unwrap_or(u16::MAX),
-                milli => milli,
-            },
-            memory_bytes: match need.memory_bytes {
-                0 => u64::try_from(by_compute).unwrap_or(u64::MAX),
-                bytes => bytes,
-            },
-        }
+        Share::of(need, self.memory_bytes)
     }
 
     pub(crate) fn has_room(&self, gpu: &Divided, share: Share) -> bool {

@@ -97,7 +97,7 @@ fn a_preemptor_looks_elsewhere_after_the_limit() {
     assert_eq!(world.settle(MAX_WAIT_MS - 1), []);
     assert_eq!(world.victims(MAX_WAIT_MS), [uid(2)]);
     let text = world.explained(9, MAX_WAIT_MS);
-    let start = format!("Waits for {}, which", world.node_of(2));
+    let start = format!("Nominated to {}; waiting for", world.node_of(2));
     assert!(text.starts_with(&start), "{text}");
     let why =
         "No longer waiting for serving/pod-00000001 (priority 0), preempted but still terminating.";
@@ -146,7 +146,7 @@ fn a_new_leader_does_not_restart_the_wait() {
     waits.nominated = world.nodes[0].node.clone();
     world.watched.tell(Event::Pod(waits));
     world.settle(MAX_WAIT_MS - 1);
-    assert!(world.explained(9, MAX_WAIT_MS - 1).starts_with("Waits for"), "still awaited");
+    assert!(world.explained(9, MAX_WAIT_MS - 1).starts_with("Nominated to"), "still awaited");
     let waits = world.settle(MAX_WAIT_MS);
     assert!(matches!(waits[..], [Decision::Wait { .. }]), "{waits:?}");
     let text = world.explained(9, MAX_WAIT_MS);

@@ -791,7 +791,7 @@ fn explains_why_a_pod_is_where_it_is() {
         render(&explanation),
         "Placed on h100-000001. It holds 2 GPUs (gpu-0 and gpu-1) and 16 CPUs on socket 0. It is \
          aligned. Free GPUs on the node now: 2 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
-         left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
+         unused. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
          have 6 to 8 GPUs free, its own node 6. Spread by topology.kubernetes.io/zone: 1 in \
          zone-1, at least 0 on those."
     );
@@ -801,7 +801,7 @@ fn explains_why_a_pod_is_where_it_is() {
         render(&world.explain(&packed)),
         "Placed on h100-000000. It holds 2 GPUs (gpu-2 and gpu-3) and 16 CPUs on socket 0. It is \
          aligned. Free GPUs on the node now: 0 of 4 on socket 0 and 4 of 4 on socket 1; socket 1 \
-         left whole. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
+         unused. 2 of 2 other nodes would take one more such pod now, 2 of them aligned; they \
          have 6 to 8 GPUs free, its own node 4."
     );
     let mut elsewhere = pending(&Arc::new(gpus(1)), 99);

@@ -149,7 +149,7 @@ fn the_oldest_members_terms_apply() {
     come(&mut engine, &member("train", 8, 0, Some(terms(9, None))), 2..3);
     come(&mut engine, &member("train", 8, 0, Some(terms(2, None))), 1..2);
     let text = told(&mut engine, 1, 0);
-    assert!(text.contains("say different things") && text.contains("write the same"), "{text}");
+    assert!(text.contains("have different gang settings: set the same on all"), "{text}");
     assert_eq!(bound_together(&mut engine, 0).bindings.len(), 2);
 }
 
@@ -282,7 +282,7 @@ fn others_are_evicted_for_a_whole_gang_or_not_at_all() {
     let decisions = settle(&mut engine, 2);
     let [Decision::Reserve(reserving)] = &decisions[..] else { panic!("{decisions:?}") };
     assert_eq!(reserving.victims.len(), 2);
-    assert!(told(&mut engine, 21, 2).contains("Others are leaving"));
+    assert!(told(&mut engine, 21, 2).contains("Pods are terminating"));
     engine.apply(Event::PodGone(uid(1)));
     assert_eq!(settle(&mut engine, 3), []);
     engine.apply(Event::PodGone(uid(2)));

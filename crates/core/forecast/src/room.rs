@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_engine::node_rules::{GpuPart, gpu_parts};
+use berth_engine::node_rules::{GpuPart, gpu_parts, share_of};
 use berth_model::node::Node;
 use berth_model::pod::PodLevelResources;
 use berth_model::resource::{ResourceList, ResourceName};
@@ -214,18 +214,8 @@ impl Room {
 }
 
 impl Part {
-    /// If only memory or only compute is requested, the other is in proportion.
     fn share(&self, need: &GpuNeed) -> (u32, u64) {
-        let memory = u128::from(self.memory_bytes.max(1));
-        let milli = u128::from(WHOLE_MILLI);
-        let compute_milli = match need.compute_milli {
-            0 => (u128::from(need.memory_bytes) * milli).div_ceil(memory) as u32,
-            asked_milli => asked_milli.into(),
-        };
-        let memory_bytes = match need.memory_bytes {
-            0 => (memory * u128::from(need.compute_milli) / milli) as u64,
-            bytes => bytes,
-        };
-        (compute_milli, memory_bytes)
+        let (compute_milli, memory_bytes) = share_of(need, self.memory_bytes);
+        (compute_milli.into(), memory_bytes)
     }
 }

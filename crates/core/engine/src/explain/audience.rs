@@ -42,7 +42,7 @@ fn without_names(mut group: Group, namespace: &str) -> Group {
             *by = PodName::default();
         }
         Cause::ReservedForGang { gang, .. } if *gang.namespace != *namespace => {
-            *gang = GangName { namespace: "".into(), name: "".into() };
+            *gang = GangName::default();
         }
         _ => {}
     }

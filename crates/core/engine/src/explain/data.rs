@@ -83,7 +83,7 @@ pub enum Explanation {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GangReport {
     pub name: GangName,
     /// Members that start together; `None` without a PodGroup.

@@ -49,7 +49,7 @@ pub fn render(explanation: &Explanation) -> String {
         }
         Explanation::Waiting { nodes, fitting, groups, nearest, remedies, overdue, .. } => {
             let overdue = still_terminating(overdue);
-            waiting((*nodes, *fitting), &overdue, groups, nearest, remedies)
+            waiting(*nodes, *fitting, &overdue, groups, nearest, remedies)
         }
         Explanation::InGang { gang, next, .. } => {
             let mut sentences = in_gang(gang);
@@ -250,7 +250,8 @@ fn fill(
 }
 
 fn waiting(
-    (nodes, fitting): (usize, usize),
+    nodes: usize,
+    fitting: usize,
     overdue: &str,
     groups: &[Group],
     nearest: &[Miss],

@@ -66,12 +66,7 @@ impl Engine {
             disagrees: state.gang_disagrees(gang),
             topology_key: topology.map(|topology| topology.key.clone()),
             required: topology.is_some_and(|topology| topology.required),
-            domains: 0,
-            rooms: Vec::new(),
-            evicting: false,
-            reserved_max_ms: None,
-            unreserved: None,
-            timeouts: 0,
+            ..GangReport::default()
         }
     }
 

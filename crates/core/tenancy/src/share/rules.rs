@@ -256,7 +256,7 @@ impl Ledger {
 
     fn may_evict<P>(&self, claim: &Claim<'_>, one: &Candidate<'_, P>, taken: &Taken) -> bool {
         let lower = one.priority < claim.priority;
-        lower && !self.protects(claim.team, (one.team, one.charge), taken)
+        lower && !self.protects(claim.team, one.team, one.charge, taken)
             || self.reclaims(claim, one.team, one.charge, taken)
     }
 
@@ -309,7 +309,7 @@ impl Ledger {
 
     /// Whether a pod is within its team's guarantee, or that of a group, after what was taken
     /// already, so that team `by` must not have it evicted, whatever its priority.
-    fn protects(&self, by: TeamIx, (team, charge): (TeamIx, &Charge), taken: &Taken) -> bool {
+    fn protects(&self, by: TeamIx, team: TeamIx, charge: &Charge, taken: &Taken) -> bool {
         let shared = |at: &TeamIx| self.path(by).any(|other| other == *at);
         self.path(team).take_while(|at| !shared(at)).any(|at| {
             let mut guaranteed = false;
