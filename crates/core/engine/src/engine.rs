@@ -53,7 +53,7 @@ pub struct Engine {
     pub(crate) woken: Cursor,
     pub(crate) woken_epoch: u64,
     pub(crate) woken_at_ms: i64,
-    /// Rolled-back changes, which wake nobody.
+    /// Rolled-back changes, which wake no pods.
     pub(crate) undone: Vec<Range<Cursor>>,
     pub(crate) effort: Effort,
     gpu_value_generation: u64,
@@ -205,7 +205,7 @@ impl Engine {
         self.state.rollback(checkpoint);
         if let Some(saved) = self.saved.pop() {
             self.state.restore_places(&saved.places);
-            // Rolled-back changes wake nobody.
+            // Rolled-back changes wake no pods.
             self.state.restore_gpu_values(saved.gpu_values);
             self.state.restore_devices(saved.devices);
             self.state.reservation = saved.reservation;

@@ -19,8 +19,8 @@ use berth_testkit::world::{Size, breaks_a_law};
 const PATIENCE_MS: i64 = 60_000;
 const TIMEOUT_MS: i64 = 600_000;
 
-/// An engine with nodes of 8 GPUs; number 0, 3, … are in one zone, 1, 4, … in the next. Gangs may have
-/// everything reserved, for as long as they say.
+/// An engine with nodes of 8 GPUs; number 0, 3, … are in one zone, 1, 4, … in the next. Gangs may
+/// have everything reserved, for as long as they say.
 fn engine(nodes: usize) -> Engine {
     with_budget(nodes, ReservationBudget::UNLIMITED)
 }

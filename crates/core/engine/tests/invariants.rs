@@ -157,7 +157,8 @@ fn the_mirror_forgets_a_pod_whose_binding_failed() {
         watched.tell(Event::Pod(pod));
     }
     assert_eq!(watched.settle(0).len(), 4);
-    // Without the first, the second and the third share a NUMA node, and the fourth is on the other.
+    // Without the first, the second and the third share a NUMA node, and the fourth is on the
+    // other.
     watched.undo(&failing.uid);
     watched.settle(1);
     assert_lawful(&watched);

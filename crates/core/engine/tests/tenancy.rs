@@ -187,8 +187,8 @@ fn guaranteed_work_goes_first_and_then_the_smaller_share() {
     cluster.create_many(&spec("a", 50, 1), 3);
     cluster.create_many(&spec("b", 0, 1), 3);
     cluster.create_many(&spec("c", 50, 1), 4);
-    // 1 and 2 are a's own by priority, 4 and 5 b's own; then 3, 7, 8 borrow at the same priority, each
-    // team in turn.
+    // 1 and 2 are a's own by priority, 4 and 5 b's own; then 3, 7, 8 borrow at the same priority,
+    // each team in turn.
     let decisions = cluster.settle();
     let bound: Vec<&str> =
         decisions.iter().filter_map(|decision| decision.strip_prefix("bind ")).collect();

@@ -1,5 +1,5 @@
-//! The engine held against decisions recorded from the real kube-scheduler: filters, reasons, codes,
-//! scores, and preemption. `cargo xtask conformance scheduler` runs more.
+//! The engine held against decisions recorded from the real kube-scheduler: filters, reasons,
+//! codes, scores, and preemption. `cargo xtask conformance scheduler` runs more.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;

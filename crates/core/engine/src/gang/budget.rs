@@ -1,7 +1,7 @@
 //! What a gang reservation costs others, and whether the operator's budget allows it.
 //!
 //! A member counts with the largest share that it requests of any resource of a node, in GPUs of
-//! that node's model, or in nodes if there are none: whoever takes all CPUs of a node blocks its
+//! that node's model, or in nodes if there are none: a pod with all CPUs of a node blocks its
 //! GPUs as well.
 
 use std::collections::BTreeMap;

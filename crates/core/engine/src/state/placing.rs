@@ -19,8 +19,8 @@ use berth_kubelet::NodeTopology;
 const STOPPING_MS: i64 = 60_000;
 
 impl State {
-    /// Applies a pod's `place`. With `from_event` it comes from an event, whose order may differ from the
-    /// kubelet's; otherwise from a decision, which makes the pod the next.
+    /// Applies a pod's `place`. With `from_event` it comes from an event, whose order may differ
+    /// from the kubelet's; otherwise from a decision, which makes the pod the next.
     pub(super) fn attach(&mut self, at: PodIx, from_event: bool) {
         match self.pods[at].place.clone() {
             Place::Pending => {}

@@ -1,7 +1,7 @@
-//! What pools of nodes say about classes of work, and which class a pod is of.
+//! Classes of work: the fit of nodes for a class, and the class of a pod.
 //!
-//! Classes matter only where a Pool or a Headroom names them or a node is a spot instance; otherwise
-//! pods are not distinguished by class, which keeps rankings few.
+//! Classes matter only where a Pool or a Headroom names them or a node is a spot instance;
+//! otherwise pods are not distinguished by class, which keeps rankings few.
 
 use berth_model::label::Labels;
 use berth_model::node::Node;
