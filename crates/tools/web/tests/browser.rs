@@ -137,6 +137,8 @@ fn a_small_cluster_reads_and_moves() {
     visit.load("small", &report);
     assert_eq!(visit.ask("document.querySelectorAll('.node').length"), 12, "under both");
     assert_eq!(visit.ask("document.querySelectorAll('.chart').length"), 7);
+    let goals = visit.ask("document.getElementById('comparison-table').innerText");
+    assert!(goals.as_str().unwrap().contains("32 of 48"), "{goals}");
     assert_eq!(
         visit.ask("document.getElementById('facts').innerText.includes('18446744073709551557')"),
         true

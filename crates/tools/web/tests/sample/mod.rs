@@ -8,8 +8,8 @@ mod toy;
 use std::collections::BTreeMap;
 
 use berth_sim::report::{
-    Assumption, GpuOutline, Happening, LayoutChange, NodeOutline, NumaOutline, Report, Run,
-    ServiceReport, Stay, Waiting, WorkloadOutline,
+    Assumption, Fewest, Goals, GpuOutline, Happening, LayoutChange, NodeOutline, NumaOutline,
+    Report, Run, ServiceReport, Stay, Waiting, WorkloadOutline,
 };
 
 use toy::{Arrivals, Setup};
@@ -70,6 +70,16 @@ pub(crate) fn small() -> Report {
     let whole = Setup { name: "kube-scheduler", slices: false, aligned_percent: 55, patience: 40 };
     let berth = Setup { name: "berth", slices: true, aligned_percent: 100, patience: 3 };
     report.runs = [whole, berth].iter().map(|setup| toy::run(&report, &arrivals, setup)).collect();
+    report.goals = Some(Goals {
+        against: 0,
+        p99_reduction: Some(0.4),
+        utilisation_gain: Some(0.22),
+        breaches: Some(0),
+        fewest_nodes: true,
+    });
+    for (run, gpus) in report.runs.iter_mut().zip([48, 32]) {
+        run.fewest = Some(Fewest { gpus: Some(gpus), ..Fewest::default() });
+    }
     report
 }
 
