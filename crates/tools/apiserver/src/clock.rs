@@ -8,7 +8,6 @@ pub(crate) fn now() -> String {
     in_seconds(0)
 }
 
-/// So many seconds from now.
 pub(crate) fn in_seconds(seconds: i64) -> String {
     let now = Timestamp::now();
     format(now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now))

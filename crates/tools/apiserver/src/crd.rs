@@ -12,7 +12,7 @@ use crate::clock;
 use crate::kinds::{CustomRow, Kind, Kinds, Origin, Resource, ScalePaths, Subresources};
 use crate::store::{Expected, Store, Stored};
 
-/// Keeps a definition until the objects of its kind are gone.
+/// Finalizer that keeps a definition until its objects are gone.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 pub(crate) fn definitions() -> Resource {
@@ -31,7 +31,7 @@ fn is_deleting(definition: &Value) -> bool {
     definition["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Brings definitions and the table of kinds in line with each other.
+/// Updates the table of kinds, and the status and deletion of definitions.
 pub(crate) fn settle(store: &Store, kinds: &Kinds) {
     let mut stored = store.list(&definitions(), None).items;
     // The older definition keeps a name that two want.
@@ -65,7 +65,7 @@ struct Taken {
 }
 
 impl Taken {
-    /// Takes the names of a definition; says which one was taken before.
+    /// Takes the names of a definition. Returns the first name that is in use.
     fn claim(&mut self, definition: &Value) -> Option<String> {
         let group = text(definition, "/spec/group");
         let names = &definition["spec"]["names"];
@@ -99,7 +99,7 @@ fn list_kind(names: &Value) -> String {
     }
 }
 
-/// Writes into the status of a definition that its names are accepted and its kind is served.
+/// Sets the conditions `NamesAccepted` and `Established`.
 fn establish(store: &Store, definition: &Stored, conflict: Option<&str>) {
     let mut new = Value::clone(&definition.value);
     let finalizers = &mut new["metadata"]["finalizers"];
@@ -181,8 +181,7 @@ fn set_condition(status: &mut Value, kind: &str, (value, reason, message): (&str
     }
 }
 
-/// Removes the objects of a definition that is deleted, and then the definition. False while there
-/// are objects that wait.
+/// Removes the objects of a deleted definition, then the definition. False while objects wait for finalizers.
 fn clean_up(store: &Store, definition: &Stored) -> bool {
     let group = text(&definition.value, "/spec/group");
     let resource = Resource::new(group, text(&definition.value, "/spec/names/plural"));

@@ -13,10 +13,10 @@ use crate::patch::FieldValidation;
 use crate::schema::{Node, Shape, Struct};
 use crate::status::Status;
 
-/// More unknown or repeated fields than these are not told.
-const MAX_TOLD: usize = 100;
+/// Unknown and duplicate fields that are reported.
+const REPORTED_MAX: usize = 100;
 
-/// JSON in the order in which it is written, with fields that are given twice.
+/// JSON that keeps order and duplicate fields.
 #[derive(Clone, Debug)]
 pub(crate) enum Document {
     Null,
@@ -45,7 +45,7 @@ impl Document {
         }
     }
 
-    /// As plain JSON: of fields that are given twice the last counts.
+    /// As plain JSON: the last of duplicate fields wins.
     pub(crate) fn into_value(self) -> Value {
         match self {
             Self::Null => Value::Null,
@@ -136,7 +136,7 @@ impl<'de> Visitor<'de> for DocumentVisitor {
 pub(crate) struct Findings {
     /// The first value of a wrong type.
     pub(crate) type_error: Option<String>,
-    /// Unknown and repeated fields, in the order in which they stand there.
+    /// Unknown and duplicate fields, in document order.
     pub(crate) strict: Vec<String>,
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn inspect(node: &Node, document: &Document) -> Findings {
     inspector.findings
 }
 
-/// Repeated fields of a document of which no type is known.
+/// Duplicate fields of a document without a schema.
 pub(crate) fn repeated(document: &Document) -> Vec<String> {
     let mut inspector = Inspector { findings: Findings::default(), owner: None, custom: false };
     let root = Path { parent: None, step: Step::Root };
@@ -217,7 +217,7 @@ struct Inspector<'n> {
 
 impl<'n> Inspector<'n> {
     fn strict(&mut self, what: &str, path: &Path<'_>) {
-        if self.findings.strict.len() < MAX_TOLD {
+        if self.findings.strict.len() < REPORTED_MAX {
             self.findings.strict.push(format!("{what} field {:?}", path.shown()));
         }
     }
@@ -349,7 +349,7 @@ impl<'n> Inspector<'n> {
 const NOT_A_QUANTITY: &str = "quantities must match the regular expression \
      '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 
-/// As the real server says what is wrong with a quantity.
+/// The real server's message for an invalid quantity.
 pub(crate) fn quantity_error(error: &QuantityError) -> &'static str {
     match error {
         QuantityError::Empty
@@ -417,7 +417,7 @@ pub struct Decoded {
     pub warnings: Vec<String>,
 }
 
-/// Reads the body of a create or update as an object of a kind, with the defaults of that kind.
+/// Decodes the body of a create or update, and applies defaults.
 ///
 /// # Errors
 ///
@@ -494,7 +494,7 @@ pub fn object(
     Ok(Decoded { object, warnings })
 }
 
-/// The head of a body, as messages show it.
+/// The start of a body, for messages.
 fn summary(body: &[u8]) -> String {
     const SHOWN: usize = 30;
     let head = body.get(..SHOWN.min(body.len())).unwrap_or_default();
@@ -509,7 +509,7 @@ fn summary(body: &[u8]) -> String {
     }
 }
 
-/// Whether what a body says it is can be taken for a kind. Either may be left out.
+/// Checks `apiVersion` and `kind` of a body; both are optional.
 fn check_type(kind: &Kind, version: &str, name: &str) -> Result<(), Status> {
     let expected = kind.api_version();
     let version = if version.is_empty() { expected.as_str() } else { version };
@@ -544,7 +544,7 @@ fn check_type(kind: &Kind, version: &str, name: &str) -> Result<(), Status> {
     )))
 }
 
-/// As the real server lists unknown and repeated fields.
+/// The real server's message for unknown and duplicate fields.
 pub(crate) fn strict_error(found: &[String]) -> String {
     format!("strict decoding error: {}", found.join(", "))
 }

@@ -10,20 +10,18 @@ use crate::kinds::Resource;
 use crate::status::Status;
 use crate::validate::selects;
 
-/// A budget that waits for more pods to go than these takes no more.
+/// Evictions that a budget tracks at once.
 const MAX_DISRUPTED_PODS: usize = 2000;
-/// When to come back if a budget has not been looked at since it changed.
+/// Retry-After while the controller has not processed a changed budget.
 const UNPROCESSED_RETRY_SECONDS: u32 = 10;
 
-/// How a pod may be evicted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Eligibility {
-    /// No budget has a say. It may be deleted.
+    /// No budget applies.
     Free,
-    /// A budget allows it as long as the pod stays as it is: unready. To be deleted at this
-    /// revision only.
+    /// Allowed while the pod is unready: delete it only at this revision.
     AsItIs,
-    /// This budget is one disruption shorter. To be written first.
+    /// Allowed; this charged budget must be written first.
     Charged(Box<Value>),
 }
 
@@ -127,7 +125,6 @@ fn charge(budget: &Value, pod: &str, now: Timestamp) -> Result<Eligibility, Stat
     Ok(Eligibility::Charged(Box::new(charged)))
 }
 
-/// Says that nothing more is allowed.
 fn exhausted(status: &mut Map<String, Value>, generation: i64, now: Timestamp) {
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
     let Some(conditions) = conditions.as_array_mut() else { return };

@@ -18,21 +18,20 @@ pub struct User {
     /// The uid, where there is one.
     pub uid: String,
     pub groups: Vec<String>,
-    /// More that was found out about who asks; an object of lists of texts.
+    /// An object of lists of strings.
     pub extra: Value,
 }
 
-/// The group of all who have shown who they are.
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
-/// The audience of tokens whose request names none.
+/// Default audience of tokens.
 pub const AUDIENCE: &str = "https://kubernetes.default.svc";
 
-/// Tokens that are remembered at once; older ones make room.
+/// Limit of issued tokens; the oldest are dropped.
 const TOKENS_MAX: usize = 65_536;
 
-/// A token that a client may show.
+/// A bearer token.
 #[derive(Clone, Debug)]
 pub struct Token {
     pub token: String,
@@ -41,7 +40,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// A token that cannot be guessed, for a user who may do everything.
+    /// A random token for an administrator.
     ///
     /// # Errors
     /// When the system has no randomness to give.
@@ -122,7 +121,7 @@ impl Tokens {
         Ok((token, expires))
     }
 
-    /// Whom a token stands for. A token of a service account ends with the account.
+    /// Looks up a token. A service account's token is invalid once the account is deleted.
     pub(crate) fn recognise(&self, store: &Store, token: &str) -> Option<Recognised> {
         if let Some(user) = self.given.get(token) {
             return Some(Recognised { user: user.clone(), audiences: vec![AUDIENCE.to_owned()] });
@@ -151,7 +150,7 @@ impl Tokens {
     }
 }
 
-/// Who asks without showing anything, in the same process or where everything is allowed.
+/// The user of requests without a token from this process, or without authorization.
 pub(crate) fn trusted() -> User {
     User {
         name: "system:unsecured".to_owned(),
@@ -160,7 +159,7 @@ pub(crate) fn trusted() -> User {
     }
 }
 
-/// The user that an administrator acts for, as authenticated as if it had asked itself.
+/// The user that an administrator impersonates, with the groups of an authenticated one.
 pub(crate) fn impersonated(name: String, mut groups: Vec<String>) -> User {
     if groups.is_empty()
         && let Some((namespace, _)) =
@@ -173,7 +172,7 @@ pub(crate) fn impersonated(name: String, mut groups: Vec<String>) -> User {
     User { name, groups, ..User::default() }
 }
 
-/// Who asks without showing anything from outside.
+/// The user of requests without a token from outside.
 pub(crate) fn anonymous() -> User {
     User {
         name: "system:anonymous".to_owned(),

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-/// What is stored under one name for all versions: a group and a plural.
+/// A group and a plural: what is stored together for all versions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Resource {
     /// The API group; empty for the core group.
@@ -51,10 +51,9 @@ pub struct Kind {
     pub categories: Vec<Arc<str>>,
     pub namespaced: bool,
     pub subresources: Subresources,
-    /// Where its objects are stored. Differs from `resource` only for events, which are served by
-    /// two groups.
+    /// Where its objects are stored. Differs from `resource` only for events, which two groups serve.
     pub stored_as: Resource,
-    /// Whether its objects are kept. Reviews and bindings are only ever posted.
+    /// False for reviews and bindings, which are only posted.
     pub stored: bool,
     pub origin: Origin,
 }
@@ -66,7 +65,6 @@ pub enum Origin {
     Custom(Arc<CustomRow>),
 }
 
-/// What a custom resource definition says beyond names.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct CustomRow {
     /// The OpenAPI schema of this version, `null` where there is none.
@@ -81,7 +79,6 @@ pub struct CustomRow {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Subresources {
-    /// Whether `status` is written apart from the rest.
     pub status: bool,
     /// Whether there is `scale`, and where its fields are.
     pub scale: Option<ScalePaths>,
@@ -140,7 +137,7 @@ impl Table {
         self.by_place.get(&Self::place(group, version, plural))
     }
 
-    /// All rows, built-in ones first, in the order in which groups are listed.
+    /// All rows, built-in ones first, in the order of groups in discovery.
     pub fn rows(&self) -> &[Arc<Kind>] {
         &self.rows
     }

@@ -20,8 +20,8 @@ pub enum Foreign {
     Origin(String),
 }
 
-/// Checks that a request is for this server, and not sent for a page of another site. `local` is the address
-/// at which it came in. Beyond loopback addresses a server may have any name.
+/// Checks that a request is for this server and not cross-site. `local` is the address it came in at; only
+/// loopback addresses restrict the host name.
 ///
 /// # Errors
 /// When it is not.

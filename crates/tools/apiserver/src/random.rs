@@ -30,7 +30,7 @@ pub(crate) fn uid() -> Result<String, Status> {
     Ok(format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)))
 }
 
-/// What is put behind `generateName`.
+/// The suffix for `generateName`.
 pub(crate) fn name_ending() -> Result<String, Status> {
     let mut bytes = [0u8; NAME_LENGTH];
     fill(&mut bytes)?;
@@ -40,7 +40,7 @@ pub(crate) fn name_ending() -> Result<String, Status> {
         .collect())
 }
 
-/// A secret that is long enough not to be guessed.
+/// A secret with 256 bits.
 pub(crate) fn secret() -> Result<String, Status> {
     let mut bytes = [0u8; 32];
     fill(&mut bytes)?;

@@ -10,7 +10,7 @@ use crate::store::Store;
 const GROUP: &str = "rbac.authorization.k8s.io";
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct AccessRequest {
     pub(crate) verb: String,
     /// The path, if it is about no object.
     pub(crate) path: String,
@@ -28,7 +28,7 @@ pub(crate) struct AccessDecision {
     pub(crate) reason: String,
 }
 
-impl Asked {
+impl AccessRequest {
     /// `pods` or `pods/log`.
     pub(crate) fn resource(&self) -> String {
         if self.subresource.is_empty() {
@@ -38,7 +38,7 @@ impl Asked {
         }
     }
 
-    /// What a user is told who may not.
+    /// The message of a refusal.
     pub(crate) fn refusal(&self, user: &User) -> String {
         let name = &user.name;
         let verb = &self.verb;
@@ -93,8 +93,7 @@ fn path_matches(pattern: &str, path: &str) -> bool {
     }
 }
 
-/// Whether a user may do what is asked.
-pub(crate) fn decide(store: &Store, user: &User, asked: &Asked) -> AccessDecision {
+pub(crate) fn decide(store: &Store, user: &User, asked: &AccessRequest) -> AccessDecision {
     if user.groups.iter().any(|group| group == MASTERS) {
         return AccessDecision { allowed: true, reason: String::new() };
     }
@@ -154,7 +153,7 @@ fn binds(binding: &Value, namespace: &str, user: &User) -> bool {
     })
 }
 
-/// The rules of a role, or the words for one that is not there.
+/// The rules of a role, or a message if it does not exist.
 fn rules_of(store: &Store, role: &Value, namespace: &str) -> Result<Vec<Value>, String> {
     let name = role["name"].as_str().unwrap_or_default();
     let (plural, key, word) = match role["kind"].as_str() {
@@ -237,17 +236,17 @@ mod tests {
         store
     }
 
-    fn asked(verb: &str, group: &str, plural: &str, namespace: &str, name: &str) -> Asked {
+    fn asked(verb: &str, group: &str, plural: &str, namespace: &str, name: &str) -> AccessRequest {
         let (plural, subresource) = plural.split_once('/').unwrap_or((plural, ""));
         let text = str::to_owned;
-        Asked {
+        AccessRequest {
             verb: text(verb),
             group: text(group),
             plural: text(plural),
             subresource: text(subresource),
             namespace: text(namespace),
             name: text(name),
-            ..Asked::default()
+            ..AccessRequest::default()
         }
     }
 
@@ -271,7 +270,11 @@ mod tests {
         for (user, asked, allowed) in cases {
             assert_eq!(decide(&store, user, &asked).allowed, allowed, "{} {asked:?}", user.name);
         }
-        let path = |path: &str| Asked { verb: "get".into(), path: path.into(), ..Asked::default() };
+        let path = |path: &str| AccessRequest {
+            verb: "get".into(),
+            path: path.into(),
+            ..AccessRequest::default()
+        };
         assert!(decide(&store, &dev, &path("/debug/x")).allowed);
         assert!(!decide(&store, &dev, &path("/metrics/x")).allowed);
     }

@@ -21,7 +21,7 @@ struct FieldTerm {
     equal: bool,
 }
 
-/// How many terms one selector may have: more is an attack, not a question.
+/// Limit of terms in a selector.
 const TERMS_MAX: usize = 4096;
 
 impl Selector {
@@ -39,7 +39,7 @@ impl Selector {
             && self.labels.matches(&object["metadata"]["labels"])
     }
 
-    /// The only name that can match, where the selector says so.
+    /// The name, if the selector fixes it.
     pub fn only_name(&self) -> Option<&str> {
         self.fields
             .iter()

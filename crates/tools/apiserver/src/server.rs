@@ -33,28 +33,25 @@ use crate::store::{HistoryLimits, Store};
 
 #[derive(Clone)]
 pub struct Options {
-    /// Where to keep the objects; none keeps them in memory only.
+    /// Directory of the objects; `None`: in memory only.
     pub data: Option<PathBuf>,
-    /// Changes that are remembered for each resource. A watch that falls further behind lists again.
+    /// Changes kept per resource. A watch that falls further behind must list again.
     pub history: usize,
     pub bookmark_interval: Duration,
-    /// Bearer tokens that clients may show. Service accounts get theirs from the server.
+    /// Tokens besides those issued for service accounts.
     pub tokens: Vec<Token>,
-    /// Who may do what.
     pub authorization: Authorization,
-    /// Whether the server itself empties namespaces that are deleted. Clusters have a controller
-    /// for that.
+    /// Empty deleted namespaces in the server, if no controller does.
     pub empty_namespaces: bool,
-    /// Where services are that admission webhooks stand behind.
+    /// Addresses of Services of admission webhooks.
     pub resolve_service: Option<ResolveService>,
-    /// How patches that are written in YAML are read; without it only JSON is.
+    /// Parser of YAML patches; `None`: JSON only.
     pub parse_yaml: Option<ParseYaml>,
 }
 
-/// Who may do what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Authorization {
-    /// Everyone may do everything. A token that is shown must be a known one all the same.
+    /// No authorization. A token must be valid nevertheless.
     #[default]
     AlwaysAllow,
     /// Roles and bindings in the server decide. Clients without a token are
@@ -79,7 +76,7 @@ impl Default for Options {
     }
 }
 
-/// Bytes of JSON that are remembered for each resource, whatever their number.
+/// Bytes of history per resource.
 const HISTORY_BYTES: usize = 64 << 20;
 
 /// Why a server could not be made.
@@ -93,15 +90,13 @@ pub enum OpenError {
     Seed(crate::status::Status),
 }
 
-/// What requests are answered from.
 pub(crate) struct Server {
     pub(crate) store: Store,
     pub(crate) kinds: Kinds,
     pub(crate) tokens: Tokens,
     pub(crate) webhooks: Webhooks,
     pub(crate) options: Options,
-    /// Whether what was under way at the last stop has been taken up: that needs a runtime, which
-    /// there is with the first request.
+    /// Whether interrupted deletions have been resumed, which needs a runtime and so waits for the first request.
     pub(crate) resumed: AtomicBool,
 }
 
@@ -112,7 +107,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Makes a server, with what a new cluster starts with.
+    /// Opens or creates the store.
     ///
     /// # Errors
     ///
@@ -138,8 +133,7 @@ impl ApiServer {
         Service { server: self.server.clone(), outside: None }
     }
 
-    /// Serves the API on a socket until `shutdown` is ready. Watches end then; requests that are
-    /// under way are answered.
+    /// Serves the API on a socket until `shutdown`. Watches end then; requests in progress are answered.
     ///
     /// # Errors
     ///
@@ -244,7 +238,7 @@ where
 /// Timeout for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// How long requests under way may take after the server was told to stop.
+/// Grace for requests in progress at shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// The API as a [`tower::Service`].

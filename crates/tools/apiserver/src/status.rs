@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::Resource;
 
-/// An answer that is not the object that was asked for.
+/// An error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     pub code: u16,
@@ -29,7 +29,7 @@ pub struct Details {
     pub uid: String,
     /// One entry for each thing that is wrong.
     pub causes: Vec<Cause>,
-    /// When to try again; 0 where that is not said.
+    /// 0: none.
     pub retry_after_seconds: u32,
 }
 
@@ -61,7 +61,6 @@ pub enum FieldProblem {
     TooShort,
     /// It has another type than the schema says.
     TypeInvalid,
-    /// The server could not decide.
     Internal,
 }
 
@@ -279,7 +278,7 @@ impl Status {
             .saying(format!("{resource} {} already exists", quoted(name)))
     }
 
-    /// 409: something changed meanwhile, or is in the way.
+    /// 409.
     pub fn conflict(resource: &Resource, name: &str, why: impl fmt::Display) -> Self {
         Self::about(409, "Conflict", resource, name)
             .saying(format!("Operation cannot be fulfilled on {resource} {}: {why}", quoted(name)))
@@ -340,12 +339,12 @@ impl Status {
         Self::plain(400, "BadRequest", message)
     }
 
-    /// 401: who asks is not known.
+    /// 401.
     pub fn unauthorized() -> Self {
         Self::plain(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: who asks may not, or a policy says no. `name` may be empty.
+    /// 403, by authorization or admission. `name` may be empty.
     pub fn forbidden(resource: &Resource, name: &str, why: impl fmt::Display) -> Self {
         let message = if resource.plural.is_empty() && resource.group.is_empty() {
             format!("forbidden: {why}")
@@ -362,7 +361,7 @@ impl Status {
         Self::plain(410, "Expired", message)
     }
 
-    /// 429: not now. An eviction that a budget forbids is one of these.
+    /// 429, such as an eviction that a budget forbids.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         let mut status = Self::plain(429, "TooManyRequests", message);
         status.details = Some(Box::new(Details { retry_after_seconds, ..Details::default() }));
@@ -418,7 +417,7 @@ impl Status {
         )
     }
 
-    /// 500: something went wrong that is not the client's fault.
+    /// 500.
     pub fn internal(message: impl fmt::Display) -> Self {
         let cause =
             Cause { reason: Cow::Borrowed(""), message: message.to_string(), field: String::new() };
@@ -428,17 +427,17 @@ impl Status {
         status
     }
 
-    /// 500 without a reason: what the real server answers where it has no better words.
+    /// 500 without a reason, as the real server answers some errors.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::plain(500, "", message)
     }
 
-    /// 503: not now, and not because of the client.
+    /// 503.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::plain(503, "ServiceUnavailable", message)
     }
 
-    /// 504: it took too long, and may still happen.
+    /// 504. The request may still take effect.
     pub fn timeout(message: impl fmt::Display, retry_after_seconds: u32) -> Self {
         let mut status = Self::plain(504, "Timeout", format!("Timeout: {message}"));
         status.details = Some(Box::new(Details { retry_after_seconds, ..Details::default() }));

@@ -468,3 +468,132 @@ async fn how_fast_it_is() {
         begun.elapsed()
     );
 }
+
+#[tokio::test]
+async fn built_in_roles_and_impersonation_work_as_in_a_new_cluster() {
+    let root = Token {
+        token: "root".into(),
+        user: "root".into(),
+        groups: vec!["system:masters".to_owned()],
+    };
+    let alice = Token { token: "alice".into(), user: "alice".into(), groups: vec![] };
+    let server = ApiServer::new(Options {
+        authorization: Authorization::RbacWithToken,
+        tokens: vec![root, alice],
+        ..Options::default()
+    })
+    .unwrap();
+    let binding = json!({
+        "metadata": {"name": "alice"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}],
+    });
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings";
+    assert_eq!(ask(&server, "POST", bindings, binding).await.0, 201);
+    assert_eq!(as_user(&server, "alice", "GET", MAPS).await.0, 200);
+    let secrets = "/api/v1/namespaces/default/secrets";
+    assert_eq!(as_user(&server, "alice", "GET", secrets).await.0, 403);
+    assert_eq!(as_user(&server, "alice", "GET", "/apis").await.0, 200);
+    assert_eq!(as_user(&server, "root", "GET", secrets).await.0, 200);
+    let acting = async |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let headers = [("authorization", bearer.as_str()), ("impersonate-user", "alice")];
+        send(&server, "GET", secrets, &headers, Vec::new()).await.status().as_u16()
+    };
+    assert_eq!((acting("root").await, acting("alice").await), (403, 403));
+    let headers = [("authorization", "Bearer root"), ("impersonate-user", "alice")];
+    assert_eq!(send(&server, "GET", MAPS, &headers, Vec::new()).await.status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn what_needs_containers_is_refused_with_the_reason() {
+    let server = server();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    assert_eq!(ask(&server, "POST", pods, pod).await.0, 201);
+    for part in ["exec", "attach", "portforward"] {
+        let (code, status) = ask(&server, "POST", &format!("{pods}/p/{part}"), Value::Null).await;
+        assert_eq!((code, &status["reason"]), (501, &json!("NotImplemented")), "{status}");
+        let message = format!("pods/{part}: virtual nodes run no containers");
+        assert_eq!(status["message"], message);
+        let (code, _) = ask(&server, "POST", &format!("{pods}/q/{part}"), Value::Null).await;
+        assert_eq!(code, 404);
+    }
+}
+
+#[tokio::test]
+async fn openapi_has_the_fields_of_built_in_and_custom_kinds() {
+    let server = server();
+    let (_, apps) = ask(&server, "GET", "/openapi/v3/apis/apps/v1", Value::Null).await;
+    let schemas = &apps["components"]["schemas"];
+    let spec = &schemas["io.k8s.api.apps.v1.Deployment"]["properties"]["spec"];
+    assert_eq!(spec["$ref"], "#/components/schemas/io.k8s.DeploymentSpec");
+    let fields = &schemas["io.k8s.DeploymentSpec"]["properties"];
+    assert_eq!(fields["replicas"], json!({"type": "integer", "format": "int32"}));
+    assert_eq!(fields["strategy"]["x-kubernetes-patch-strategy"], "retainKeys");
+    let containers = &schemas["io.k8s.PodSpec"]["properties"]["containers"];
+    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(containers["items"]["$ref"], "#/components/schemas/io.k8s.Container");
+    // Every reference leads somewhere.
+    let text = apps.to_string();
+    for reference in text.split("\"#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(schemas[name].is_object(), "{name}");
+    }
+    let definition = json!({
+        "metadata": {"name": "teams.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Cluster",
+            "names": {"plural": "teams", "kind": "Team"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "description": "What it gets."},
+                }}},
+            }],
+        },
+    });
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    assert_eq!(ask(&server, "POST", definitions, definition).await.0, 201);
+    let (_, custom) = ask(&server, "GET", "/openapi/v3/apis/example.com/v1", Value::Null).await;
+    let team = &custom["components"]["schemas"]["com.example.v1.Team"]["properties"];
+    assert_eq!(team["spec"]["description"], "What it gets.");
+    assert_eq!(team["metadata"]["$ref"], "#/components/schemas/io.k8s.ObjectMeta");
+}
+
+#[tokio::test]
+async fn templates_of_stateful_sets_may_mount_their_volume_claims() {
+    let server = server();
+    let set = |mounted: &str| {
+        let mount = json!({"name": mounted, "mountPath": "/data"});
+        let container = json!({"name": "c", "image": "i", "volumeMounts": [mount]});
+        json!({
+            "metadata": {"name": format!("set-{mounted}")},
+            "spec": {
+                "serviceName": "db",
+                "selector": {"matchLabels": {"app": "db"}},
+                "template": {
+                    "metadata": {"labels": {"app": "db"}},
+                    "spec": {"containers": [container]},
+                },
+                "volumeClaimTemplates": [{
+                    "metadata": {"name": "data"},
+                    "spec": {
+                        "accessModes": ["ReadWriteOnce"],
+                        "resources": {"requests": {"storage": "1Gi"}},
+                    },
+                }],
+            },
+        })
+    };
+    let sets = "/apis/apps/v1/namespaces/default/statefulsets";
+    let (code, made) = ask(&server, "POST", sets, set("data")).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, refused) = ask(&server, "POST", sets, set("other")).await;
+    assert_eq!(code, 422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("volumeMounts[0].name: Not found: \"other\""), "{message}");
+}

@@ -6,7 +6,7 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{DeleteParams, Preconditions};
 
-/// Namespace and name; the namespace is empty for what belongs to no namespace.
+/// Namespace and name; the namespace is empty for cluster-scoped objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     pub(crate) namespace: String,
@@ -44,7 +44,7 @@ pub(crate) fn uid(meta: &ObjectMeta) -> &str {
     meta.uid.as_deref().unwrap_or_default()
 }
 
-/// Versions of objects are numbers that only grow.
+/// The resource version as a number; it only grows.
 pub(crate) fn version(meta: &ObjectMeta) -> u64 {
     meta.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// Deletes this very object, not one that has taken its name since.
+/// Deletes by UID, not a new object with the same name.
 pub(crate) fn delete_this(meta: &ObjectMeta) -> DeleteParams {
     let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() }
@@ -102,7 +102,7 @@ pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     is_code(error, 404)
 }
 
-/// A conflict of versions or of UIDs: somebody else was faster.
+/// A conflict of resource versions or UIDs.
 pub(crate) fn is_conflict(error: &kube::Error) -> bool {
     is_code(error, 409) && !is_already_exists(error)
 }
@@ -111,7 +111,7 @@ pub(crate) fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.reason == "AlreadyExists")
 }
 
-/// What the API server answered, or what went wrong before it could.
+/// The API server's message, or the client's error.
 pub(crate) fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
@@ -119,7 +119,7 @@ pub(crate) fn error_message(error: &kube::Error) -> String {
     }
 }
 
-/// An answer, or nothing if the object is gone or is not the one that was meant any more.
+/// `None` if the object is gone or was replaced.
 pub(crate) fn unless_gone<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(answer) => Ok(Some(answer)),

@@ -28,7 +28,7 @@ pub struct Options {
     pub kubelet: kubelet::Options,
 }
 
-/// Runs controllers and virtual kubelets on the same watches until `shutdown`.
+/// Runs controllers and virtual kubelets on shared watches until `shutdown`.
 pub async fn run(client: Client, options: Options, shutdown: impl Future<Output = ()>) {
     let views = views::Views::new();
     let mut tasks = JoinSet::new();

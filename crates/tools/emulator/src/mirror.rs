@@ -16,7 +16,6 @@ use tokio::sync::watch;
 
 use crate::key::{Key, is_not_found, version};
 
-/// A kind that can be mirrored.
 pub(crate) trait Kind:
     Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static
 {
@@ -24,7 +23,7 @@ pub(crate) trait Kind:
 
 impl<K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static> Kind for K {}
 
-/// What became of an object: `None` is not there.
+/// A change of an object; `old` is `None` if it is new, `new` if it was deleted.
 pub(crate) struct Change<K> {
     pub(crate) key: Key,
     pub(crate) old: Option<Arc<K>>,
@@ -32,7 +31,6 @@ pub(crate) struct Change<K> {
 }
 
 impl<K> Change<K> {
-    /// The object before and after, as far as it was or is there.
     pub(crate) fn both(&self) -> impl Iterator<Item = &Arc<K>> {
         self.old.iter().chain(&self.new)
     }
@@ -41,7 +39,6 @@ impl<K> Change<K> {
 type Listener<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 type Index<K> = fn(&K) -> Vec<String>;
 
-/// All objects of a kind.
 pub(crate) struct Mirror<K> {
     state: RwLock<State<K>>,
     index: Index<K>,
@@ -53,7 +50,7 @@ struct State<K> {
     objects: BTreeMap<Key, Arc<K>>,
     by_index: HashMap<String, BTreeSet<Key>>,
     watched: u64,
-    /// What a new list has brought so far.
+    /// Keys of a relist in progress.
     relisted: Option<BTreeSet<Key>>,
 }
 
@@ -64,7 +61,7 @@ impl<K> Default for State<K> {
 }
 
 impl<K: Kind> Mirror<K> {
-    /// An empty mirror. Objects are found by what `index` says of them too.
+    /// An empty mirror with an index besides the key.
     pub(crate) fn new(index: Index<K>) -> Arc<Self> {
         Arc::new(Self {
             state: RwLock::default(),
@@ -74,7 +71,7 @@ impl<K: Kind> Mirror<K> {
         })
     }
 
-    /// Calls `listener` after every change. It must be quick: the watch waits for it.
+    /// Calls `listener` after every change. It must not block: the watch waits for it.
     pub(crate) fn on_change(&self, listener: impl Fn(&Change<K>) + Send + Sync + 'static) {
         self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(listener));
     }
@@ -103,31 +100,31 @@ impl<K: Kind> Mirror<K> {
         })
     }
 
-    /// The API server answered with this object. Ignored if the watch is past that answer.
+    /// Takes the answer to a write. Ignored if the watch is already past it.
     pub(crate) fn observe(&self, object: K) {
         let at = version(object.meta());
         let change = self.write(|state| {
             let key = Key::of(object.meta());
             let newer = |known: &Arc<K>| version(known.meta()) < at;
-            let news = at > state.watched && state.objects.get(&key).is_none_or(newer);
-            news.then(|| state.put(key, object, self.index))
+            let is_newer = at > state.watched && state.objects.get(&key).is_none_or(newer);
+            is_newer.then(|| state.put(key, object, self.index))
         });
-        self.tell(change);
+        self.notify(change);
     }
 
-    /// The API server answered that this very object is gone.
+    /// Takes the answer that the object with this UID is gone.
     pub(crate) fn observe_gone(&self, key: &Key, uid: &str) {
         let change = self.write(|state| {
             let known = state.objects.get(key)?;
             let same = known.meta().uid.as_deref() == Some(uid);
             same.then(|| state.remove(key.clone(), self.index))
         });
-        self.tell(change);
+        self.notify(change);
     }
 
-    /// Waits until the first list is here.
+    /// Waits for the first list.
     pub(crate) async fn filled(&self) {
-        // The sender lives in self: there is no error.
+        // The sender is in self, so this cannot fail.
         let _ = self.filled.subscribe().wait_for(|filled| *filled).await;
     }
 
@@ -138,7 +135,6 @@ impl<K: Kind> Mirror<K> {
         self.follow(watcher(Api::all(client), config).default_backoff()).await;
     }
 
-    /// Keeps up with these events until they end.
     pub(crate) async fn follow(
         &self,
         events: impl Stream<Item = watcher::Result<watcher::Event<K>>>,
@@ -153,7 +149,7 @@ impl<K: Kind> Mirror<K> {
                     if let watcher::Error::InitialListFailed(error) = &error
                         && is_not_found(error)
                     {
-                        // A server that has no such kind has no such objects.
+                        // The server does not have this kind, so there are no objects.
                         self.filled.send_replace(true);
                     }
                 }
@@ -164,8 +160,8 @@ impl<K: Kind> Mirror<K> {
     fn apply(&self, event: watcher::Event<K>) {
         match event {
             watcher::Event::Init => self.write(|state| state.relisted = Some(BTreeSet::new())),
-            watcher::Event::InitApply(object) => self.came(object),
-            watcher::Event::Apply(object) => self.came(object),
+            watcher::Event::InitApply(object) => self.apply_object(object),
+            watcher::Event::Apply(object) => self.apply_object(object),
             watcher::Event::Delete(object) => {
                 let change = self.write(|state| {
                     state.watched = state.watched.max(version(object.meta()));
@@ -173,7 +169,7 @@ impl<K: Kind> Mirror<K> {
                     let known = state.objects.contains_key(&key);
                     known.then(|| state.remove(key, self.index))
                 });
-                self.tell(change);
+                self.notify(change);
             }
             watcher::Event::InitDone => {
                 let gone: Vec<Change<K>> = self.write(|state| {
@@ -182,13 +178,13 @@ impl<K: Kind> Mirror<K> {
                         state.objects.keys().filter(|key| !listed.contains(key)).cloned().collect();
                     unlisted.into_iter().map(|key| state.remove(key, self.index)).collect()
                 });
-                gone.into_iter().for_each(|change| self.tell(Some(change)));
+                gone.into_iter().for_each(|change| self.notify(Some(change)));
                 self.filled.send_replace(true);
             }
         }
     }
 
-    fn came(&self, object: K) {
+    fn apply_object(&self, object: K) {
         let at = version(object.meta());
         let change = self.write(|state| {
             state.watched = state.watched.max(at);
@@ -196,15 +192,15 @@ impl<K: Kind> Mirror<K> {
             if let Some(listed) = &mut state.relisted {
                 listed.insert(key.clone());
             }
-            // An answer may have been here before.
+            // The answer to a write may have been here first.
             let newer = |known: &Arc<K>| version(known.meta()) < at;
-            let news = state.objects.get(&key).is_none_or(newer);
-            news.then(|| state.put(key, object, self.index))
+            let is_newer = state.objects.get(&key).is_none_or(newer);
+            is_newer.then(|| state.put(key, object, self.index))
         });
-        self.tell(change);
+        self.notify(change);
     }
 
-    fn tell(&self, change: Option<Change<K>>) {
+    fn notify(&self, change: Option<Change<K>>) {
         let Some(change) = change else { return };
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
         listeners.iter().for_each(|listener| listener(&change));
@@ -224,7 +220,7 @@ impl<K: Kind> State<K> {
         let new = Arc::new(object);
         let old = self.objects.insert(key.clone(), Arc::clone(&new));
         self.reindex(&key, old.as_deref(), Some(&new), index);
-        // What was answered during a list may be missing from it.
+        // An object written during a list may be missing from it.
         if let Some(listed) = &mut self.relisted {
             listed.insert(key.clone());
         }
@@ -257,7 +253,7 @@ impl<K: Kind> State<K> {
     }
 }
 
-/// The index of kinds that are never looked up otherwise than by name.
+/// For kinds without an index.
 pub(crate) fn by_name_only<K>(_: &K) -> Vec<String> {
     Vec::new()
 }
@@ -294,7 +290,7 @@ mod tests {
         assert_eq!(names(&mirror), ["a@5", "b@6"]);
         mirror.apply(watcher::Event::Apply(object("b", 6)));
         mirror.apply(watcher::Event::Delete(object("b", 7)));
-        // An answer that was slower than the watch: the object came and went.
+        // An answer that is older than what the watch has brought.
         mirror.observe(object("b", 6));
         assert_eq!(names(&mirror), ["a@5"]);
         mirror.observe_gone(&Key::new("n", "a"), "another");

@@ -12,20 +12,20 @@ use crate::kubelet::VIRTUAL;
 
 const REQUESTS_AT_ONCE: usize = 32;
 
-/// The version that virtual kubelets say they have, where a node does not say another.
+/// Kubelet version of nodes without one.
 const KUBELET_VERSION: &str = "v1.36.4";
 
-/// Pods on a node, where it does not say how many.
+/// Pod capacity of nodes without one.
 const PODS_MAX: &str = "110";
 
 #[derive(Clone, Debug, Default)]
 pub struct Registration {
     pub node: Node,
-    /// What it looks like inside, as a NodeResourceTopology.
+    /// As a NodeResourceTopology.
     pub topology: Option<Value>,
 }
 
-/// The node with all that it has to say.
+/// The node with all fields that other components expect.
 fn complete(node: &Node) -> Node {
     let mut node = node.clone();
     let own = name(&node.metadata).to_owned();
@@ -60,12 +60,12 @@ fn complete(node: &Node) -> Node {
     if info.kubelet_version.is_empty() {
         info.kubelet_version = KUBELET_VERSION.to_owned();
     }
-    // Conditions are their kubelets' to say.
+    // Their kubelets write conditions.
     status.conditions = None;
     node
 }
 
-/// Registers nodes: makes those that are not there, and brings the others up to date.
+/// Creates nodes, and updates those that exist.
 ///
 /// # Errors
 /// When the API server refuses one of them.
@@ -75,7 +75,7 @@ pub async fn register(client: &Client, nodes: &[Registration]) -> Result<(), kub
 }
 
 async fn register_one(client: &Client, one: &Registration) -> Result<(), kube::Error> {
-    // Its inside first: the kubelet looks for it when it sees the node.
+    // Topology first: the kubelet reads it when it sees the node.
     if let Some(topology) = &one.topology {
         write_topology(client, name(&one.node.metadata), topology).await?;
     }
@@ -125,7 +125,7 @@ async fn write_topology(client: &Client, node: &str, content: &Value) -> Result<
             let patch = Patch::Merge(&object);
             api.patch(node, &PatchParams::default(), &patch).await.map(|_| ())
         }
-        // Without a definition of the kind the node's labels have to do.
+        // Without the CRD only the node's labels are used.
         Err(error) if is_not_found(&error) => {
             tracing::warn!(node, "there is no NodeResourceTopology in this cluster");
             Ok(())

@@ -11,47 +11,46 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::key::{Key, is_conflict, is_not_found};
+use crate::key::{Key, error_message, is_conflict, is_not_found};
 
-/// How long the first failure delays the next attempt, and any number of them.
+/// Retry delays after the first failure and at most.
 const FIRST_DELAY: Duration = Duration::from_millis(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Queue(mpsc::UnboundedSender<Key>);
 
-pub(crate) struct Waiting(mpsc::UnboundedReceiver<Key>);
+pub(crate) struct QueueReceiver(mpsc::UnboundedReceiver<Key>);
 
-/// Whether and when an object is to be looked at again though nothing changes.
-pub(crate) type Again = Option<Duration>;
+/// When to reconcile again without a change, if at all.
+pub(crate) type Requeue = Option<Duration>;
 
-/// An empty queue.
-pub(crate) fn queue() -> (Queue, Waiting) {
+pub(crate) fn queue() -> (Queue, QueueReceiver) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    (Queue(sender), Waiting(receiver))
+    (Queue(sender), QueueReceiver(receiver))
 }
 
 impl Queue {
     pub(crate) fn add(&self, key: Key) {
-        // Nobody looks any more once the loop is gone, which is when everything ends.
+        // Sending fails only at shutdown.
         let _ = self.0.send(key);
     }
 }
 
 #[derive(Default)]
-struct Lines {
+struct QueueState {
     ready: VecDeque<Key>,
     queued: HashSet<Key>,
     running: HashSet<Key>,
-    /// Became due while being looked at.
+    /// Added while being processed.
     again: HashSet<Key>,
     later: BinaryHeap<Reverse<(Instant, Key)>>,
-    /// Which of the times in `later` counts, for each object.
+    /// The entry in `later` that counts for each object; others are outdated.
     due: HashMap<Key, Instant>,
     failures: HashMap<Key, u32>,
 }
 
-impl Lines {
+impl QueueState {
     fn add(&mut self, key: Key) {
         if self.running.contains(&key) {
             self.again.insert(key);
@@ -68,7 +67,7 @@ impl Lines {
         Some(key)
     }
 
-    fn done(&mut self, key: Key, result: Result<Again, kube::Error>, what: &str) {
+    fn done(&mut self, key: Key, result: Result<Requeue, kube::Error>, what: &str) {
         self.running.remove(&key);
         let now = Instant::now();
         match result {
@@ -82,12 +81,13 @@ impl Lines {
                 let count = self.failures.entry(key.clone()).or_default();
                 *count = count.saturating_add(1);
                 let doubled = FIRST_DELAY.saturating_mul(1 << (*count - 1).min(16));
-                if is_conflict(&error) || is_not_found(&error) {
-                    tracing::debug!(what, %key, "it has changed or gone meanwhile; trying again");
-                } else {
-                    tracing::warn!(what, %key, %error, attempt = *count, "could not be reconciled");
-                }
                 let delay = doubled.min(LONGEST_DELAY);
+                let message = error_message(&error);
+                if is_conflict(&error) || is_not_found(&error) {
+                    tracing::debug!("{what} {key}: {message} (retrying in {delay:?})");
+                } else {
+                    tracing::warn!("{what} {key}: {message} (retrying in {delay:?})");
+                }
                 self.put_off(&key, now + delay);
             }
         }
@@ -112,13 +112,17 @@ impl Lines {
     }
 }
 
-/// Looks at what waits, at most `width` at a time, for ever.
-pub(crate) async fn drive<Work, Done>(what: &str, mut waiting: Waiting, width: usize, work: Work)
-where
+/// Processes keys, at most `width` concurrently, until all senders are gone.
+pub(crate) async fn drive<Work, Done>(
+    what: &str,
+    mut waiting: QueueReceiver,
+    width: usize,
+    work: Work,
+) where
     Work: Fn(Key) -> Done,
-    Done: Future<Output = Result<Again, kube::Error>>,
+    Done: Future<Output = Result<Requeue, kube::Error>>,
 {
-    let mut lines = Lines::default();
+    let mut lines = QueueState::default();
     let mut running = FuturesUnordered::new();
     loop {
         lines.wake(Instant::now());

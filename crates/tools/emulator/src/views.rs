@@ -24,12 +24,11 @@ use kube::runtime::watcher;
 use crate::key::{controller, namespace};
 use crate::mirror::{Kind, Mirror, by_name_only};
 
-/// Where nodes say that they are alive.
+/// Namespace of node leases.
 pub(crate) const LEASES_OF_NODES: &str = "kube-node-lease";
 
 pub(crate) type Watch = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Mirrors of all kinds that controllers and kubelets look at.
 pub(crate) struct Views {
     pub(crate) pods: Arc<Mirror<Pod>>,
     pub(crate) nodes: Arc<Mirror<Node>>,
@@ -59,7 +58,7 @@ pub(crate) fn of_owner(uid: &str) -> String {
     format!("owner/{uid}")
 }
 
-/// The index of what nobody controls.
+/// Index of objects without a controller.
 pub(crate) fn orphans_in(namespace: &str) -> String {
     format!("orphan/{namespace}")
 }
@@ -83,7 +82,6 @@ fn pod_index(pod: &Pod) -> Vec<String> {
 }
 
 impl Views {
-    /// Mirrors that are empty until they are watched.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             pods: Mirror::new(pod_index),
@@ -111,7 +109,7 @@ impl Views {
         })
     }
 
-    /// The watches that controllers need and nobody else has asked for yet.
+    /// The watches that controllers need and that are not started yet.
     pub(crate) fn for_controllers(&self, client: &Client) -> Vec<Watch> {
         let mut watches = self.shared(client);
         if !self.controllers_watch.swap(true, Ordering::Relaxed) {
@@ -138,7 +136,7 @@ impl Views {
         watches
     }
 
-    /// The watches that kubelets need and nobody else has asked for yet.
+    /// The watches that kubelets need and that are not started yet.
     pub(crate) fn for_kubelets(&self, client: &Client) -> Vec<Watch> {
         self.shared(client)
     }
@@ -150,7 +148,7 @@ impl Views {
         vec![of(&self.pods, client), of(&self.nodes, client), of(&self.claims, client)]
     }
 
-    /// Waits until controllers know everything they look at.
+    /// Waits for the first lists of all kinds that controllers read.
     pub(crate) async fn filled_for_controllers(&self) {
         self.filled_for_kubelets().await;
         self.leases.filled().await;
@@ -172,7 +170,7 @@ impl Views {
         self.autoscalers.filled().await;
     }
 
-    /// Waits until kubelets know everything they look at.
+    /// Waits for the first lists of all kinds that kubelets read.
     pub(crate) async fn filled_for_kubelets(&self) {
         self.pods.filled().await;
         self.nodes.filled().await;

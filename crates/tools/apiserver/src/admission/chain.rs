@@ -11,7 +11,6 @@ use crate::patch::{self, Write};
 use crate::status::Status;
 use crate::validate;
 
-/// What may be written.
 #[derive(Clone, Debug)]
 pub struct Admitted {
     pub object: Value,
@@ -20,9 +19,8 @@ pub struct Admitted {
     pub warnings: Vec<String>,
 }
 
-/// Brings a create or an update from a decoded object with its defaults to one that may be stored.
-/// Its uid and creation time are set before. `manager` records who writes; `None` after a patch,
-/// which has recorded that already.
+/// Admits a create or update of a decoded object with defaults, uid and creation time. `manager` is the field
+/// manager; `None` after a patch, which has recorded it already.
 ///
 /// # Errors
 ///

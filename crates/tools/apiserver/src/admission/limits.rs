@@ -12,7 +12,7 @@ use crate::status::Status;
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// The largest amount that is still compared in thousandths.
+/// Larger amounts are compared in whole units.
 const MAX_MILLI_UNITS: i64 = i64::MAX / 1000;
 
 type Amounts = BTreeMap<String, Quantity>;
@@ -30,7 +30,7 @@ fn amounts(list: Option<&Value>) -> Amounts {
     read.collect()
 }
 
-/// The ranges of the namespace, if they are about this request. Pods are looked at once.
+/// The namespace's limit ranges, if they apply to this request. Pods are checked only when created.
 fn ranges(request: &Request<'_>, view: &(impl View + ?Sized)) -> Vec<Arc<Value>> {
     let pods = request.is_about("", "pods") && request.operation == Operation::Create;
     let resize = request.kind.is("", "pods") && request.subresource == "resize";
@@ -189,7 +189,7 @@ fn check_claim(item: &Value, claim: &Value, problems: &mut Vec<String>) {
     }
 }
 
-/// An amount as limits are compared: in thousandths unless one of them is too large for that.
+/// An amount for comparison: in thousandths, unless one of the amounts is too large for that.
 fn value_of(amount: Quantity, all: impl IntoIterator<Item = Quantity>) -> i64 {
     let fits = all.into_iter().all(|one| one.value() <= MAX_MILLI_UNITS);
     if fits { amount.milli_value() } else { amount.value() }
@@ -271,8 +271,7 @@ fn too_far_apart(
     above.then(|| format!("{words}, but provided ratio is {ratio:.6}"))
 }
 
-/// What a pod asks for as a whole: its containers and sidecars together, or an init container if
-/// that needs more.
+/// The total of a pod: containers and sidecars together, or the largest init container if that is more.
 fn total(pod: &Value, field: &str) -> Amounts {
     let list = |name: &str| {
         let path = format!("/spec/{name}");

@@ -21,9 +21,9 @@ pub use chain::{Admitted, admit};
 use crate::kinds::{Kind, Resource};
 use crate::status::Status;
 
-/// What admission may look up.
+/// Lookups of other objects for admission.
 pub trait View {
-    /// One object. The namespace is empty for kinds that are in none.
+    /// One object. The namespace is empty for cluster-scoped kinds.
     fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Option<Arc<Value>>;
 
     /// All objects of a namespace, or of the cluster if the namespace is empty.
@@ -54,15 +54,15 @@ impl Operation {
 pub struct Request<'a> {
     pub kind: &'a Kind,
     pub operation: Operation,
-    /// The namespace; empty for kinds that are in none.
+    /// Empty for cluster-scoped kinds.
     pub namespace: &'a str,
-    /// The name, empty where the server is to make one.
+    /// Empty if the server generates it.
     pub name: &'a str,
-    /// The subresource; empty for the object itself.
+    /// Empty for the object itself.
     pub subresource: &'a str,
     pub user: &'a User,
     pub dry_run: bool,
-    /// The options of the request, as an object such as `CreateOptions`; null for none.
+    /// The request's options, such as `CreateOptions`, or null.
     pub options: &'a Value,
     pub old: Option<&'a Value>,
 }
@@ -72,7 +72,7 @@ impl Request<'_> {
         self.subresource.is_empty() && self.kind.is(group, plural)
     }
 
-    /// 403, as admission says it.
+    /// A 403 in the form of admission plugins.
     fn forbidden(&self, object: &Value, why: impl std::fmt::Display) -> Status {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
         let named = [self.name, text("/metadata/name"), text("/metadata/generateName"), "Unknown"];
@@ -81,7 +81,7 @@ impl Request<'_> {
     }
 }
 
-/// Plugins that change an object, before it is validated. Webhooks come after these.
+/// Runs mutating plugins. Webhooks come after these.
 ///
 /// # Errors
 ///
@@ -97,7 +97,7 @@ pub fn mutate(
     pod::set_overhead(request, object, view)
 }
 
-/// Plugins that only look, after validation. Quotas come after webhooks: see [`quota::charge`].
+/// Runs validating plugins. Quotas come after webhooks: see [`quota::charge`].
 ///
 /// # Errors
 ///

@@ -42,7 +42,7 @@ pub(super) fn mutate(request: &Request<'_>, pod: &mut Value) {
     }
 }
 
-/// The overhead of a runtime class, which pods must not make up themselves.
+/// Sets the overhead of the pod's runtime class, and refuses another one.
 pub(super) fn set_overhead(
     request: &Request<'_>,
     pod: &mut Value,

@@ -6,7 +6,7 @@ use super::{Operation, Request, View};
 use crate::kinds::Resource;
 use crate::status::Status;
 
-/// Classes that are there even if nobody has made them.
+/// Classes that exist without an object.
 const SYSTEM: [(&str, i64); 2] =
     [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
@@ -38,7 +38,7 @@ fn named(view: &(impl View + ?Sized), name: &str) -> Option<Class> {
     Some(Class { name: name.to_owned(), value, policy })
 }
 
-/// The class that is everybody's who names none; of several that of the lowest value.
+/// The class of pods that name none; of several global defaults the one with the lowest value.
 fn global_default(view: &(impl View + ?Sized)) -> Option<Class> {
     let all = view.list(&classes(), "");
     let defaults = all.iter().filter(|class| class.get("globalDefault") == Some(&json!(true)));
@@ -122,7 +122,7 @@ fn establish(
     Ok(())
 }
 
-/// There is one default class at most.
+/// Refuses a second global default.
 pub(super) fn validate(
     request: &Request<'_>,
     class: &Value,

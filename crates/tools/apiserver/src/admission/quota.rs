@@ -24,11 +24,11 @@ const STORAGE_CLASS: &str = ".storageclass.storage.k8s.io/";
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";
 
-/// What is never counted.
+/// Resources that quotas ignore.
 const IGNORED: [(&str, &str); 4] =
     [("", "bindings"), ("", "componentstatuses"), ("", "events"), ("events.k8s.io", "events")];
 
-/// Counted under their own name also.
+/// Resources that quotas also count under their plain name.
 const ALIASES: [&str; 4] = ["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
 fn quotas() -> Resource {
@@ -41,7 +41,7 @@ fn one() -> Quantity {
 
 enum Counted {
     Pod(Box<PodObject>),
-    /// A usage, with the names that such objects can count under.
+    /// Usage by the names under which such objects count.
     Other(ResourceList),
 }
 
@@ -49,7 +49,6 @@ fn lowered<T: for<'de> Deserialize<'de> + Lower>(object: &Value) -> Option<T::Mo
     T::deserialize(object).ok()?.lower().ok()
 }
 
-/// A pod as quotas see it, also before it has a name or a uid.
 fn pod(object: &Value) -> Option<PodObject> {
     let mut object = object.clone();
     let metadata = object.get_mut("metadata")?.as_object_mut()?;
@@ -136,13 +135,13 @@ fn claim(object: &Value) -> ResourceList {
     usage
 }
 
-struct Book {
+struct QuotaUsage {
     object: Value,
     quota: Quota,
     used: ResourceList,
 }
 
-impl Book {
+impl QuotaUsage {
     fn read(object: &Value, view: &(impl View + ?Sized), now: Timestamp) -> Option<Self> {
         let quota = lowered::<core::ResourceQuota>(object)?;
         let status = |name: &str| resources(object.pointer(&format!("/status/{name}")));
@@ -198,7 +197,7 @@ fn used_by(counted: &Counted, now: Timestamp) -> ResourceList {
     }
 }
 
-/// What `more` uses beyond `less`, never below nothing.
+/// Saturating difference.
 fn beyond(more: &ResourceList, less: &ResourceList) -> ResourceList {
     let left = more.iter().map(|(name, amount)| {
         let before = less.get(name).copied().unwrap_or(Quantity::ZERO);
@@ -208,7 +207,7 @@ fn beyond(more: &ResourceList, less: &ResourceList) -> ResourceList {
     left.collect()
 }
 
-/// Whether quotas look at a request at all.
+/// Whether quotas apply to a request.
 fn is_counted(request: &Request<'_>, object: &Value) -> bool {
     let resource = &request.kind.resource;
     let ignored = IGNORED.contains(&(&*resource.group, &*resource.plural));
@@ -232,8 +231,8 @@ fn is_counted(request: &Request<'_>, object: &Value) -> bool {
     }
 }
 
-/// Counts an object against the quotas of its namespace. The quotas that are returned have a new
-/// `status.used`, to be written if the object is.
+/// Charges an object to the quotas of its namespace. Returns quotas with a new `status.used`, to be written with
+/// the object.
 ///
 /// # Errors
 ///
@@ -248,8 +247,8 @@ pub fn charge(
         return Ok(Vec::new());
     }
     let all = view.list(&quotas(), request.namespace);
-    let mut books: Vec<Book> =
-        all.iter().filter_map(|object| Book::read(object, view, now)).collect();
+    let mut books: Vec<QuotaUsage> =
+        all.iter().filter_map(|object| QuotaUsage::read(object, view, now)).collect();
     if books.is_empty() {
         return Ok(Vec::new());
     }
@@ -297,7 +296,7 @@ fn check_sign(usage: &ResourceList) -> Result<(), Refusal> {
     if resources.is_empty() { Ok(()) } else { Err(Refusal::Negative { resources }) }
 }
 
-fn fits(book: &Book, delta: &ResourceList) -> Result<(), Refusal> {
+fn fits(book: &QuotaUsage, delta: &ResourceList) -> Result<(), Refusal> {
     let of = |list: &ResourceList, name: &ResourceName| {
         list.get(name).copied().unwrap_or(Quantity::ZERO)
     };
@@ -322,8 +321,8 @@ fn fits(book: &Book, delta: &ResourceList) -> Result<(), Refusal> {
     })
 }
 
-/// Gives back what an object no longer uses: all of it when it is deleted (`new` is `None`), what a
-/// pod held when it has ended. The quotas that are returned have a new `status.used`.
+/// Releases what an object no longer uses: everything if it is deleted (`new` is `None`), compute resources if a
+/// pod has finished. Returns quotas with a new `status.used`.
 pub fn release(
     kind: &Kind,
     namespace: &str,
@@ -336,10 +335,10 @@ pub fn release(
         return Vec::new();
     }
     let all = view.list(&quotas(), namespace);
-    let books = all.iter().filter_map(|object| Book::read(object, view, now));
+    let books = all.iter().filter_map(|object| QuotaUsage::read(object, view, now));
     let before = counted(&kind.resource, old);
     let after = new.map(|new| counted(&kind.resource, new));
-    let left = |book: &Book| match &after {
+    let left = |book: &QuotaUsage| match &after {
         Some(after) if book.concerns(after) => used_by(after, now),
         _ => ResourceList::new(),
     };
@@ -358,11 +357,11 @@ pub fn release(
     freed.collect()
 }
 
-/// A quota with a status that counts everything there is.
+/// Recounts a quota; `None` if nothing changes.
 pub fn recount(quota: &Value, view: &(impl View + ?Sized), now: Timestamp) -> Option<Value> {
     let read = lowered::<core::ResourceQuota>(quota)?;
     let used = recounted(&read, view, now);
-    let book = Book { object: quota.clone(), quota: read, used: ResourceList::new() };
+    let book = QuotaUsage { object: quota.clone(), quota: read, used: ResourceList::new() };
     Some(book.with_used(&used))
 }
 

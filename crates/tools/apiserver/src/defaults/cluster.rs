@@ -53,7 +53,7 @@ fn node(node: &mut Map<String, Value>) {
     });
 }
 
-/// Text given for convenience is kept as bytes.
+/// Moves `stringData` to `data`.
 fn secret(secret: &mut Map<String, Value>) {
     use base64::Engine;
     default_text(secret, "type", "Opaque");
@@ -105,7 +105,7 @@ pub(super) fn claim(claim: &mut Map<String, Value>) {
     within(claim, "status", |status| default_text(status, "phase", "Pending"));
 }
 
-/// Both ways to name a source say the same.
+/// Copies `dataSource` to `dataSourceRef`, or the other way round.
 pub(super) fn data_source(spec: &mut Map<String, Value>) {
     let same_namespace =
         spec.get("dataSourceRef").is_some_and(|reference| reference.get("namespace").is_none());
@@ -142,7 +142,7 @@ fn namespace(namespace: &mut Map<String, Value>) {
     within(namespace, "status", |status| default_text(status, "phase", "Active"));
 }
 
-/// A limit says also what containers get that say nothing.
+/// Derives default limits and requests from `max` and `min`.
 fn limit(limit: &mut Map<String, Value>) {
     if text(limit, "type") != "Container" {
         return;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Writes the defaults, then drops what is null and must not be.
+/// Applies defaults, then drops nulls that the schema does not allow.
 pub(super) fn apply(schema: &Value, object: &mut Value) {
     write(schema, object);
     drop_nulls(schema, object);
@@ -35,7 +35,7 @@ fn write(schema: &Value, value: &mut Value) {
     }
 }
 
-/// What stands in a list or under any key is never missing, but can be null.
+/// Items of lists and maps are never missing, but can be null.
 fn write_inner(schema: Option<&Value>, value: &mut Value) {
     let Some(schema) = schema.filter(|schema| schema.is_object()) else { return };
     if is_empty(schema, value) {
@@ -44,7 +44,7 @@ fn write_inner(schema: Option<&Value>, value: &mut Value) {
     write(schema, value);
 }
 
-/// Whether it is null where there must be something.
+/// Whether a value is null although the schema does not allow it.
 fn is_empty(schema: &Value, value: &Value) -> bool {
     value.is_null() && schema.get("nullable") != Some(&Value::Bool(true))
 }

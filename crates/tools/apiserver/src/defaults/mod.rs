@@ -54,7 +54,7 @@ fn with(map: &mut Map<String, Value>, name: &str, f: impl FnOnce(&mut Map<String
     }
 }
 
-/// Looks into a field that is made if it is not there.
+/// As [`with`], but creates the object if it is missing.
 fn within(map: &mut Map<String, Value>, name: &str, f: impl FnOnce(&mut Map<String, Value>)) {
     default(map, name, json!({}));
     with(map, name, f);

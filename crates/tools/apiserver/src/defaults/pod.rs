@@ -11,7 +11,7 @@ const MODE_0644: i64 = 420;
 
 const CONTAINER_LISTS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 
-/// Defaults of a pod, which are more than those of a template.
+/// Defaults of a pod, including those that templates do not get.
 pub(super) fn apply(pod: &mut Map<String, Value>) {
     with(pod, "spec", |spec| {
         for list in ["containers", "initContainers"] {
@@ -48,7 +48,7 @@ fn host_port(port: &mut Map<String, Value>) {
     }
 }
 
-/// Of resources for the pod as a whole: requests are what containers ask for, else the limit.
+/// Pod-level requests default to the sum of the containers', else to the limit.
 fn pod_level_requests(spec: &mut Map<String, Value>) {
     let Some(resources) = spec.get("resources").and_then(Value::as_object) else { return };
     if !has(resources, "limits") && !has(resources, "requests") {
@@ -93,7 +93,7 @@ pub(super) fn apply_spec(spec: &mut Map<String, Value>) {
     each(spec, "volumes", volume);
 }
 
-/// The old name of the service account says the same as the new one.
+/// Keeps `serviceAccount` and `serviceAccountName` equal.
 fn mirror_service_account(spec: &mut Map<String, Value>) {
     let name = match text(spec, "serviceAccountName") {
         "" => text(spec, "serviceAccount").to_owned(),
@@ -124,7 +124,7 @@ fn container(container: &mut Map<String, Value>) {
     });
 }
 
-/// `Always` for images that may change under the same name.
+/// `Always` for mutable tags.
 fn pull_policy(image: &str) -> &'static str {
     if image.is_empty() || image.contains('@') {
         return "IfNotPresent";

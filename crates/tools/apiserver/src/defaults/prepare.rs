@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{default, default_text, has, pod, text, with, within};
 use crate::kinds::{Kind, Origin};
 
-/// Kinds that have a status but keep what is sent in it when they are created.
+/// Kinds whose status is kept on creation.
 const KEEPS_STATUS: [(&str, &str); 3] = [
     ("", "nodes"),
     ("", "persistentvolumes"),
@@ -27,7 +27,7 @@ const NO_GENERATION: [(&str, &str); 10] = [
     ("resource.k8s.io", "resourceclaims"),
 ];
 
-/// Kinds that have no status and yet a generation.
+/// Kinds with a generation but no status.
 const COUNTED: [(&str, &str); 10] = [
     ("", "podtemplates"),
     ("scheduling.k8s.io", "priorityclasses"),
@@ -51,8 +51,7 @@ fn has_generation(kind: &Kind) -> bool {
     custom || counted || COUNTED.contains(&id(kind))
 }
 
-/// Makes of an object what is stored when it is created: after mutating admission, and after its
-/// uid and creation time have been set.
+/// Prepares a new object for the store, after mutating admission and after its uid and creation time are set.
 pub fn prepare_create(kind: &Kind, object: &mut Value) {
     let Some(object) = object.as_object_mut() else { return };
     if kind.subresources.status && !KEEPS_STATUS.contains(&id(kind)) {
@@ -92,7 +91,7 @@ pub fn prepare_create(kind: &Kind, object: &mut Value) {
     });
 }
 
-/// A status that says nothing, as Go writes it.
+/// The empty status, as Go writes it.
 fn empty_status(kind: &Kind) -> Value {
     let node = crate::schema::of(kind);
     match node.child("status") {
@@ -101,7 +100,7 @@ fn empty_status(kind: &Kind) -> Value {
     }
 }
 
-/// Says how often the template of a DaemonSet has changed.
+/// Counts changes of a DaemonSet's template.
 fn count_templates(object: &mut Map<String, Value>, count: i64) {
     within(object, "metadata", |metadata| {
         within(metadata, "annotations", |all| {
@@ -111,7 +110,7 @@ fn count_templates(object: &mut Map<String, Value>, count: i64) {
     });
 }
 
-/// Addresses: nobody routes to them here, so they only have to be there and to differ.
+/// Assigns cluster IPs. Nothing routes to them, so they only have to be unique.
 fn create_service(service: &mut Map<String, Value>) {
     let uid = service.get("metadata").and_then(|m| m.get("uid")).and_then(Value::as_str);
     let address = address_of(uid.unwrap_or_default());
@@ -132,7 +131,7 @@ fn create_service(service: &mut Map<String, Value>) {
     });
 }
 
-/// An address of 10.96.0.0/12 that is made of a uid.
+/// An address in 10.96.0.0/12, derived from a uid.
 fn address_of(uid: &str) -> String {
     let hash = uid
         .bytes()
@@ -181,7 +180,7 @@ fn create_namespace(namespace: &mut Map<String, Value>) {
     });
 }
 
-/// A definition has stored nothing yet, but will in this version.
+/// Initializes `storedVersions`.
 fn create_definition(definition: &mut Map<String, Value>) {
     let versions = definition.get("spec").and_then(|spec| spec.get("versions"));
     let stored = versions.and_then(Value::as_array).into_iter().flatten();
@@ -194,7 +193,7 @@ fn create_definition(definition: &mut Map<String, Value>) {
     });
 }
 
-/// Selector and labels that only the server knows how to make.
+/// Generates a Job's selector and labels.
 fn create_job(job: &mut Map<String, Value>) {
     let metadata = job.get("metadata").and_then(Value::as_object);
     let name = metadata.map(|m| text(m, "name").to_owned()).unwrap_or_default();
@@ -231,8 +230,8 @@ fn create_job(job: &mut Map<String, Value>) {
     }
 }
 
-/// Makes of an object what is stored when it replaces another: after mutating admission.
-/// `subresource` is empty for the object itself.
+/// Prepares a changed object for the store, after mutating admission. `subresource` is empty for the object
+/// itself.
 pub fn prepare_update(kind: &Kind, subresource: &str, old: &Value, new: &mut Value) {
     let (Some(old), Some(new)) = (old.as_object(), new.as_object_mut()) else { return };
     match subresource {

@@ -60,7 +60,7 @@ fn spec(object: &mut Map<String, Value>, f: impl FnOnce(&mut Map<String, Value>)
     });
 }
 
-/// Old kinds take the labels of their template if they have none.
+/// Jobs and ReplicationControllers without labels take those of their template.
 fn labels_of_template(object: &mut Map<String, Value>) {
     let labels = object.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels"));
     let Some(labels) = labels.filter(|labels| labels.is_object()).cloned() else { return };

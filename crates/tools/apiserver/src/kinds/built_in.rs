@@ -7,7 +7,7 @@ use super::{Kind, Origin, Resource, ScalePaths, Subresources};
 const NAMESPACED: u8 = 1;
 const STATUS: u8 = 2;
 const SCALE: u8 = 4;
-/// Only ever posted, never kept.
+/// Only posted, never stored.
 const POSTED: u8 = 8;
 
 /// Group, version, plural, kind, flags, short names, categories. The singular is the kind in lower

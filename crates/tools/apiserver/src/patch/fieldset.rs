@@ -100,7 +100,7 @@ pub(super) struct FieldSet {
     children: BTreeMap<Element, FieldSet>,
 }
 
-/// `FieldsV1` that nest deeper are not read.
+/// Nesting limit of `FieldsV1`.
 const MAX_DEPTH: usize = 128;
 
 impl FieldSet {
@@ -163,7 +163,7 @@ impl FieldSet {
         Self::with_children(members, children)
     }
 
-    /// Everything that is not in the other.
+    /// Difference of paths.
     pub(super) fn difference(&self, other: &Self) -> Self {
         let members = self.members.difference(&other.members).cloned().collect();
         let children = self.children.iter().map(|(element, child)| {
@@ -176,7 +176,7 @@ impl FieldSet {
         Self::with_children(members, children)
     }
 
-    /// Everything that is not in the other, nor below something in it.
+    /// Difference that also drops paths below those of the other.
     pub(super) fn outside(&self, other: &Self) -> Self {
         let members = self.members.difference(&other.members).cloned().collect();
         let children = self.children.iter().filter(|(element, _)| !other.has(element));

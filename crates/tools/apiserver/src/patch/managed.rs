@@ -12,11 +12,11 @@ use crate::kinds::{Kind, Origin};
 use crate::schema::{self, Node};
 use crate::status::{Cause, Status, quoted};
 
-/// More managers than these that only update are merged into one.
+/// Beyond this number, the oldest update managers are merged.
 const MAX_UPDATERS: usize = 10;
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Fields that nobody manages.
+/// Fields without managers.
 const STRIPPED: [&str; 12] = [
     "apiVersion",
     "kind",
@@ -36,7 +36,7 @@ const STRIPPED: [&str; 12] = [
 struct Manager {
     name: String,
     applies: bool,
-    /// Empty for those that apply: they are the same in every version.
+    /// Empty for apply, which is the same manager in every version.
     version: String,
     subresource: String,
 }
@@ -50,7 +50,6 @@ struct Managed {
 
 type Managers = BTreeMap<Manager, Managed>;
 
-/// A write of an object, as far as its managers are concerned.
 pub(super) struct Write<'a> {
     pub(super) kind: &'a Kind,
     pub(super) node: &'a Node,
@@ -78,7 +77,7 @@ impl Write<'_> {
         Some(self.now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
-    /// Fields that a write in this place cannot change.
+    /// Fields that this write cannot change.
     fn ignored(&self) -> FieldSet {
         let custom = matches!(self.kind.origin, Origin::Custom(_));
         match self.subresource {
@@ -89,7 +88,7 @@ impl Write<'_> {
         }
     }
 
-    /// An object of this kind in which nothing has been written.
+    /// An empty object of this kind.
     fn empty(&self) -> Value {
         match self.kind.origin {
             Origin::BuiltIn => schema::empty(self.node),
@@ -182,7 +181,7 @@ fn strip(managers: &mut Managers, who: &Manager) {
     }
 }
 
-/// Whether a request wants nobody to manage anything.
+/// Whether a request clears `managedFields`.
 fn resets(object: &Value) -> bool {
     let entries = object.pointer("/metadata/managedFields").and_then(Value::as_array);
     let bare = |entry: &Value| entry.as_object().is_some_and(Map::is_empty);
@@ -193,7 +192,7 @@ fn resets(object: &Value) -> bool {
     })
 }
 
-/// Writes into `new` who manages its fields, after it was created, updated or patched.
+/// Records the managers of a created, updated or patched object.
 pub(super) fn record(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     let own = || decode(new).filter(|managers| !managers.is_empty());
     let of_live = || live.and_then(decode).unwrap_or_default();
@@ -218,7 +217,7 @@ pub(super) fn record(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
     }
 }
 
-/// What is written belongs to who writes it, and to nobody else.
+/// Changed fields go to the writer and are taken from others.
 fn update(write: &Write<'_>, before: &Value, after: &Value, managers: &mut Managers) {
     let changes = compare(write.node, before, after).outside(&write.ignored());
     let taken = changes.modified.union(&changes.added);
@@ -240,7 +239,6 @@ fn update(write: &Write<'_>, before: &Value, after: &Value, managers: &mut Manag
     managers.insert(who, managed);
 }
 
-/// Merges the oldest updaters where there are too many.
 fn cap(managers: &mut Managers) {
     let mut updaters: Vec<(Option<String>, Manager)> = managers
         .iter()
@@ -282,7 +280,7 @@ fn cap(managers: &mut Managers) {
     }
 }
 
-/// A write that changes nothing but times of managers changes nothing.
+/// Keeps the old times if nothing else changes.
 pub(super) fn keep_times(live: &Value, new: &mut Value) {
     let timeless = |object: &Value| -> Value {
         let mut entries = object.pointer("/metadata/managedFields").cloned().unwrap_or(Value::Null);
@@ -299,7 +297,7 @@ pub(super) fn keep_times(live: &Value, new: &mut Value) {
     }
 }
 
-/// A field that somebody else manages.
+/// A field of another manager.
 struct Conflict {
     manager: Manager,
     version: String,
@@ -319,7 +317,7 @@ impl Conflict {
     }
 }
 
-/// What applying makes of an object: the object and its managers.
+/// Server-side apply: the object and its managers.
 pub(super) fn apply(
     write: &Write<'_>,
     live: Option<&Value>,
@@ -396,7 +394,7 @@ fn attempt_forced(
     attempt(write, before, applied, managers, true).map_err(|left| conflict_status(&left))
 }
 
-/// Applies; `None` for the object if nothing about it changes.
+/// Applies once; the object is `None` if nothing changes.
 fn attempt(
     write: &Write<'_>,
     before: &Value,
@@ -447,7 +445,7 @@ fn attempt(
     Ok((Some(object), managers))
 }
 
-/// Removes what the applier applied last time, not any more, and nobody else manages.
+/// Removes fields that this manager no longer applies and no other manages.
 fn prune(node: &Node, merged: &Value, managers: &Managers, last: &FieldSet) -> Value {
     let named = |set: &FieldSet| set.with_named_fields(node);
     let last = named(last);
@@ -461,7 +459,7 @@ fn prune(node: &Node, merged: &Value, managers: &Managers, last: &FieldSet) -> V
     without(node, merged, &all.difference(&kept).intersection(&last))
 }
 
-/// Conflicts that are not with what client-side apply wrote before.
+/// Conflicts, except those with client-side apply.
 fn unexplained(write: &Write<'_>, live: &Value, conflicts: Vec<Conflict>) -> Vec<Conflict> {
     if write.manager != "kubectl" {
         return conflicts;

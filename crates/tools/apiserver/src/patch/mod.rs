@@ -18,7 +18,6 @@ use crate::status::{Details, FieldError, Status};
 
 pub use managed_fields::{Write, record};
 
-/// A JSON patch may have no more operations.
 const MAX_OPERATIONS: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +64,7 @@ pub struct Patch<'a> {
     pub patch_type: PatchType,
     pub body: &'a [u8],
     pub field_manager: &'a str,
-    /// Whether to take fields from their managers.
+    /// Takes fields from other managers.
     pub force: bool,
     pub field_validation: FieldValidation,
     pub now: Timestamp,
@@ -79,8 +78,7 @@ pub struct Patched {
     pub warnings: Vec<String>,
 }
 
-/// The object that a patch makes of what there is. Only [`PatchType::Apply`] makes something of
-/// nothing.
+/// Applies a patch. Only [`PatchType::Apply`] creates a missing object.
 ///
 /// # Errors
 ///
@@ -145,7 +143,7 @@ fn change(patch: &Patch<'_>, node: &Node, current: &Value) -> Result<Patched, St
     Ok(Patched { object, warnings: if checks { strict } else { Vec::new() } })
 }
 
-/// Makes of a patched object what the server would have decoded.
+/// Normalizes a patched object as decoding would.
 fn finish(kind: &Kind, node: &Node, object: &mut Value) {
     schema::normalize(node, object);
     if let Some(map) = object.as_object_mut() {
@@ -190,7 +188,7 @@ fn malformed(patch: &Patch<'_>, error: &serde_json::Error) -> Status {
     }
 }
 
-/// What Go says of a text that is not JSON.
+/// Go's message for invalid JSON.
 pub(crate) fn json_error(body: &[u8], error: &serde_json::Error) -> String {
     if error.is_eof() || body.is_empty() {
         return "unexpected end of JSON input".to_owned();
@@ -218,7 +216,6 @@ fn go_char(c: char) -> String {
     }
 }
 
-/// What an operation of a JSON patch may say.
 const OPERATION_FIELDS: [&str; 4] = ["op", "from", "path", "value"];
 
 fn unknown_operation_fields(operations: &Value) -> Vec<String> {
@@ -327,7 +324,7 @@ fn json_kind(value: &Value) -> &'static str {
     }
 }
 
-/// Strategic patches do not pass through JSON again, and say the same in other words.
+/// The wording of errors in strategic patches, which are not decoded again.
 fn unstructured_error(error: String) -> String {
     let Some(rest) = error.strip_prefix("json: cannot unmarshal ") else {
         return format!("error decoding from json: {error}");
@@ -357,7 +354,7 @@ fn unsupported(custom: bool) -> Status {
     Status::unsupported_media_type(&accepted.join(", "))
 }
 
-/// 422 without saying why, as the real server does.
+/// 422 without details, as the real server answers.
 fn unprocessable() -> Status {
     Status {
         code: 422,
@@ -367,7 +364,7 @@ fn unprocessable() -> Status {
     }
 }
 
-/// 500 for what the real server does not call by a reason.
+/// 500 without a reason.
 fn unknown(message: String) -> Status {
     Status { code: 500, reason: "", message, details: None }
 }
@@ -379,7 +376,6 @@ mod managed_fields {
     use crate::kinds::Kind;
     use crate::schema::Node;
 
-    /// Who writes an object, where and when.
     #[derive(Clone, Copy)]
     pub struct Write<'a> {
         pub kind: &'a Kind,
@@ -410,13 +406,13 @@ mod managed_fields {
         }
     }
 
-    /// Writes into `new` who manages its fields, after a create (`live` is `None`), update or patch.
+    /// Records managers in `new` after a create (`live` is `None`), update or patch.
     pub fn record(write: &Write<'_>, live: Option<&Value>, new: &mut Value) {
         let node = schema::of(write.kind);
         managed::record(&write.on(&node), live, new);
     }
 
-    /// A write that changes nothing leaves the times of managers as they were.
+    /// Keeps the times of managers if nothing else changes.
     pub(super) fn settle(live: &Value, new: &mut Value) {
         managed::keep_times(live, new);
     }

@@ -17,9 +17,9 @@ const DELETE_LIST: &str = "$deleteFromPrimitiveList";
 enum Refusal {
     /// It is not a patch: 400.
     BadFormat(&'static str),
-    /// It asks for what there is not: 422.
+    /// It refers to something missing: 422.
     Unprocessable,
-    /// Anything else, which the real server calls its own failure: 500.
+    /// Anything else: 500, as the real server answers.
     Other(String),
 }
 
@@ -218,7 +218,7 @@ fn merge_list(
     Ok(in_order(merged, &patch, &server_order, key))
 }
 
-/// Deletes items as the patch says. What is left of both.
+/// Applies `$patch: delete` and `replace` to items. Returns what is left of both lists.
 fn apply_item_directives(
     mut original: Vec<Value>,
     patch: Vec<Value>,
@@ -256,7 +256,7 @@ fn place(list: &[Value], item: &Value, key: &str) -> Option<usize> {
     list.iter().position(|other| same(other, item, key))
 }
 
-/// Items of the patch in its order, the others in the server's, both merged by the server's.
+/// Merges the order of the patch with that of the server.
 fn in_order(merged: Vec<Value>, patch: &[Value], server: &[Value], key: &str) -> Vec<Value> {
     let (mut ours, mut theirs): (Vec<Value>, Vec<Value>) =
         merged.into_iter().partition(|item| place(patch, item, key).is_some());
@@ -278,7 +278,7 @@ fn in_order(merged: Vec<Value>, patch: &[Value], server: &[Value], key: &str) ->
     out
 }
 
-/// Lists whose order the patch gives are merged here, and taken out of the patch.
+/// Merges lists with `$setElementOrder`, and removes them from the patch.
 fn order_lists(
     node: &Node,
     original: &mut Map<String, Value>,
@@ -331,7 +331,7 @@ fn order_list(
     Ok(())
 }
 
-/// What a patch brings must stand in the order that it gives.
+/// Checks that the items of a patch follow its `$setElementOrder`.
 fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), Refusal> {
     let deletes = |item: &Value| item.get(PATCH).is_some();
     if order.is_empty() || patch.is_empty() {
@@ -351,7 +351,7 @@ fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), Refusa
     Ok(())
 }
 
-/// Nulls have no meaning where there was nothing.
+/// Drops nulls of new objects, where there is nothing to delete.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -363,7 +363,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// A value that is new, without objects that say `$patch`; `None` if it is one.
+/// A new value without directives; `None` if it is one itself.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Array(items) => {

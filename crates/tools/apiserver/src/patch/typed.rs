@@ -119,7 +119,6 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Without fields that do not count.
     pub(super) fn outside(self, ignored: &FieldSet) -> Self {
         Self {
             removed: self.removed.outside(ignored),
@@ -129,7 +128,7 @@ impl Comparison {
     }
 }
 
-/// What `new` has that `old` has not, and the other way round.
+/// Fields that were added, changed and removed.
 pub(super) fn compare(node: &Node, old: &Value, new: &Value) -> Comparison {
     let mut out = Comparison::default();
     walk(node, Some(old), Some(new), &mut Vec::new(), &mut out);
@@ -206,7 +205,7 @@ fn walk_list(
     }
 }
 
-/// Items of a list with what names them; of several with one name, the first.
+/// Items of a list by key; of duplicates the first.
 struct Items<'v> {
     list: Vec<(Element, &'v Value)>,
     by_name: BTreeMap<Element, &'v Value>,
@@ -350,7 +349,7 @@ pub(super) fn without(node: &Node, value: &Value, gone: &FieldSet) -> Value {
     }
 }
 
-/// What keeps an object from being of its type, path by path.
+/// Type errors of an object by path.
 pub(super) fn problems(node: &Node, value: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     check(node, value, &mut Vec::new(), &mut problems);

@@ -11,11 +11,10 @@ use serde_json::{Map, Value};
 use super::numbers::{self, Field, Form, Message};
 use crate::schema::{self, Node, Shape, Struct, StructRef};
 
-/// Messages in messages, at most: more than any object needs, and less than a stack can bear.
+/// Nesting limit of messages: more than any object needs, and safe for the stack.
 const DEPTH_MAX: usize = 96;
 
-/// Values in one body, at most. An empty message takes two bytes of a body and much more than that
-/// in memory; no real object comes near.
+/// Limit of values in one body: an empty message takes two bytes of a body, and much more memory.
 const VALUES_MAX: usize = 400_000;
 
 pub(super) struct Reader {
@@ -34,7 +33,7 @@ impl Reader {
         Ok(value)
     }
 
-    /// Adds the fields of a message to those that are there: a message may come in pieces.
+    /// Merges the fields of a message: protobuf allows messages in pieces.
     fn fields(
         &mut self,
         structure: &Struct,

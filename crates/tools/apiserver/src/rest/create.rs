@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::status::Status;
 use crate::store::{Expected, Operation, Stored, key_of};
 
-/// How often a generated name that is taken is generated anew.
+/// Attempts to generate a free name.
 const GENERATE_ATTEMPTS: usize = 8;
 
 pub(crate) async fn create(
@@ -45,10 +45,10 @@ pub(crate) async fn create(
     }
 }
 
-/// How often a write whose quotas somebody else has written is tried again.
+/// Attempts of a write whose quotas change concurrently.
 const QUOTA_ATTEMPTS: usize = 64;
 
-/// Makes a new object of what a client sent and stores it.
+/// Admits and stores a new object.
 pub(crate) async fn insert(
     server: &Arc<Server>,
     place: &Place,
@@ -84,7 +84,7 @@ pub(crate) async fn insert(
     Err(Status::conflict(&kind.resource, &place.name, "its quotas change too fast"))
 }
 
-/// Objects are created only in namespaces that exist and stay.
+/// Refuses namespaces that are missing or being deleted.
 fn namespace_takes_objects(server: &Server, place: &Place, name: &str) -> Result<(), Status> {
     if !place.kind.namespaced {
         return Ok(());

@@ -279,9 +279,7 @@ pub(crate) fn check_preconditions(
     Ok(())
 }
 
-/// What is to be done with an object that is deleted.
 struct DeletionSteps {
-    /// What it becomes first, if it changes.
     marked: Option<Value>,
     removes: bool,
 }
@@ -338,7 +336,7 @@ fn set_finalizers(object: &mut Value, finalizers: &[String]) {
     }
 }
 
-/// The finalizers with those that stand for the fate of what the object owns.
+/// The finalizers, with `orphan` or `foregroundDeletion` as requested.
 fn finalizers_after(kind: &Kind, current: &Value, options: &DeleteOptions) -> Vec<String> {
     let present = meta::finalizers(current);
     let mut after: Vec<String> = present
@@ -367,7 +365,7 @@ fn finalizers_after(kind: &Kind, current: &Value, options: &DeleteOptions) -> Ve
     after
 }
 
-/// Pods with a node wait for its kubelet, which deletes them again without grace.
+/// Pods on a node wait for the kubelet, which deletes them with grace period 0.
 fn plan_pod(current: &Value, options: &DeleteOptions) -> DeletionSteps {
     let finalizers = finalizers_after_pod(current, options);
     let mut marked = current.clone();
@@ -415,7 +413,7 @@ fn grace_of(pod: &Value, options: &DeleteOptions) -> i64 {
     if grace < 0 { 1 } else { grace }
 }
 
-/// Moves the time of deletion back, but not into the past.
+/// Shortens the grace period.
 fn shorten(pod: &mut Value, pending: i64, grace: i64) {
     let now = Timestamp::now();
     let moved = clock::parse(&pod["metadata"]["deletionTimestamp"]).and_then(|time| {

@@ -24,7 +24,7 @@ const PART_VERBS: &[&str] = &["get", "patch", "update"];
 /// A subresource as discovery lists it: name, group and version if they differ, kind, verbs.
 type Part<'a> = (&'a str, Option<(&'a str, &'a str)>, &'a str, &'a [&'a str]);
 
-/// Answers what is about no object.
+/// Answers paths that name no object.
 pub(crate) fn answer(server: &Server, call: &Call) -> Result<Response<Body>, Status> {
     if !matches!(call.method, Method::GET | Method::HEAD) {
         return Ok(not_found());

@@ -94,7 +94,7 @@ pub(crate) fn initialize(kind: &Kind, object: &mut Value) -> Result<(), Status> 
     Ok(())
 }
 
-/// Keeps in a changed object what clients cannot change.
+/// Restores metadata that clients cannot change.
 pub(crate) fn keep_system_fields(old: &Value, new: &mut Value) -> Result<(), Status> {
     let old = &old["metadata"];
     let new = of(new)?;
@@ -130,14 +130,13 @@ pub(crate) fn is_deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Adds one to the generation of an object that has one.
 pub(crate) fn bump_generation(object: &mut Value) {
     if let Some(generation) = object["metadata"]["generation"].as_i64() {
         object["metadata"]["generation"] = Value::from(generation.saturating_add(1));
     }
 }
 
-/// The words of the real server's storage for a precondition that does not hold.
+/// The real storage's message for a failed precondition.
 pub(crate) fn failed_precondition(directory: &str, key: &str, why: &str) -> String {
     format!(
         "StorageError: invalid object, Code: 4, Key: {directory}/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {why}"

@@ -42,10 +42,10 @@ use crate::server::{Authorization, Server};
 use crate::status::Status;
 use crate::table::Include;
 
-/// A body may have this many bytes, as with a real API server.
+/// The real server's limit.
 const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// What needs no token.
+/// Paths that need no token.
 const PUBLIC: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
 
 /// A request after its body has been read.
@@ -69,7 +69,7 @@ impl Call {
         whole.split(';').next().unwrap_or_default().trim()
     }
 
-    /// Who writes, for the record of who manages which field.
+    /// The field manager: `fieldManager`, else the first part of the user agent.
     pub(crate) fn field_manager(&self) -> String {
         let given = self.query.text("fieldManager");
         if !given.is_empty() {
@@ -80,7 +80,7 @@ impl Call {
         agent.split('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown").to_owned()
     }
 
-    /// Whether a table is wanted, and what is to be in its rows.
+    /// Whether the client asks for a table, and what its rows include.
     pub(crate) fn table(&self) -> Result<Option<Include>, Status> {
         let wanted = self.header(header::ACCEPT).split(',').any(|one| {
             let parts: Vec<&str> = one.split(';').map(str::trim).collect();
@@ -214,7 +214,7 @@ fn impersonated(user: User, headers: &HeaderMap) -> Result<User, Status> {
     Ok(identity::impersonated(name, groups))
 }
 
-/// Definitions, and the last objects of one that is deleted, change which kinds there are.
+/// Updates the table of kinds after writes of definitions, and after the last object of a deleted one.
 fn settle_definitions(server: &Server, place: &Place, call: &Call) {
     if call.method == Method::GET {
         return;
@@ -293,7 +293,7 @@ async fn subresource(
     }
 }
 
-/// Kinds that are never kept.
+/// Kinds that are not stored.
 async fn posted(
     server: &Arc<Server>,
     place: &Place,

@@ -54,7 +54,7 @@ fn set_finalizers(namespace: &mut Value, finalizers: &Value) {
     }
 }
 
-/// Takes up what was under way when the server last stopped.
+/// Resumes deletions that were in progress when the server stopped.
 pub(crate) fn resume(server: &Arc<Server>) {
     for namespace in server.store.list(&Resource::new("", "namespaces"), None).items {
         if meta::is_deleting(&namespace.value) {
@@ -63,8 +63,8 @@ pub(crate) fn resume(server: &Arc<Server>) {
     }
 }
 
-/// Empties a namespace that was deleted, then lets it go. Pods wait for their nodes, objects for
-/// their finalizers.
+/// Deletes the contents of a namespace, then the namespace. Pods wait for their kubelets, objects for their
+/// finalizers.
 pub(crate) fn empty_later(server: &Arc<Server>, name: &str) {
     if !server.options.empty_namespaces {
         return;
@@ -80,7 +80,7 @@ pub(crate) fn empty_later(server: &Arc<Server>, name: &str) {
     });
 }
 
-/// One round; true when there is nothing left to do.
+/// One pass; true if nothing is left.
 fn empty(server: &Weak<Server>, name: &str) -> bool {
     let Some(server) = server.upgrade() else { return true };
     let namespaces = Resource::new("", "namespaces");

@@ -8,8 +8,7 @@ use crate::kinds::Origin;
 use crate::protobuf;
 use crate::status::Status;
 
-/// The request as if the client spoke JSON only: a body in protobuf becomes JSON. Refused is who
-/// takes no JSON, and protobuf of kinds that have no messages.
+/// Converts a protobuf body to JSON. Refuses clients that do not accept JSON, and protobuf of custom resources.
 pub(crate) fn as_json(place: &Place, mut call: Call) -> Result<Call, Status> {
     // Logs are text, whatever the client would rather have.
     if place.subresource != "log" && !takes_json(call.header(header::ACCEPT)) {

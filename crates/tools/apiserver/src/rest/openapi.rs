@@ -16,11 +16,11 @@ use crate::schema;
 
 /// The media type in which kubectl wants the older document.
 const OLDER_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// The same where it is read: Go refuses the sign in it, so the real server answers without.
+/// The media type of the answer: Go rejects the `@`, so the real server leaves it out.
 const OLDER_ANSWERED: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// The older form, one document for all: it describes nothing. kubectl asks it about kinds that the
-/// newer ones do not have, and says that there are no such kinds only if it gets an answer.
+/// OpenAPI v2 without content. kubectl asks for it about kinds that v3 lacks, and reports an unknown kind only if
+/// it gets an answer.
 pub(crate) fn older(accept: &str) -> Response<Body> {
     if accept.contains(OLDER_ASKED) || accept.contains(OLDER_ANSWERED) {
         // Field 1 is the version of the format.
@@ -56,7 +56,7 @@ fn rows<'a>(table: &'a Table, group: &str, version: &str) -> impl Iterator<Item 
     table.rows().iter().filter(move |row| &*row.resource.group == group && &*row.version == version)
 }
 
-/// Changes when the document does, so that clients may keep it.
+/// Changes with the document, so that clients can cache it.
 fn hash(table: &Table, group: &str, version: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     for row in rows(table, group, version) {

@@ -15,7 +15,7 @@ use crate::server::Server;
 use crate::status::{FieldError, Status};
 use crate::store::{Expected, Lost, Operation, key_of};
 
-/// How often a binding without preconditions is tried again after a lost race.
+/// Attempts of a binding without preconditions.
 const ATTEMPTS: usize = 16;
 
 pub(crate) fn bind(server: &Server, place: &Place, call: &Call) -> Result<Response<Body>, Status> {
@@ -222,7 +222,7 @@ fn bound(pod: &Value, binding: &Value, node: &str, name: &str) -> Result<Value, 
     Ok(pod)
 }
 
-/// Sets a condition, keeping the time of the last transition if there was none.
+/// Sets a condition, and keeps `lastTransitionTime` if the status is the same.
 fn set_condition(pod: &mut Value, mut condition: Value) {
     let conditions = &mut pod["status"]["conditions"];
     if !conditions.is_array() {

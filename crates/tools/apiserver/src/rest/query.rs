@@ -69,8 +69,7 @@ impl Query {
     }
 }
 
-/// Takes `%41` and, in queries, `+` back. What is not valid stays as it is; what is not UTF-8 gets
-/// replacement characters.
+/// Percent-decodes, and in queries `+`. Invalid escapes stay; invalid UTF-8 gets replacement characters.
 pub(crate) fn decode(text: &str, plus_is_space: bool) -> String {
     if !text.contains(['%', '+']) {
         return text.to_owned();

@@ -66,7 +66,7 @@ fn not_from_the_future(server: &Server, wanted: u64) -> Result<(), Status> {
     ))
 }
 
-/// What a list asks for, after its parameters have been checked against each other.
+/// Checked parameters of a list.
 struct ListOptions {
     revision: u64,
     exact: bool,

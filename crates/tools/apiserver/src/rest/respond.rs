@@ -16,7 +16,7 @@ use crate::store::{Stored, body_of, write_typed};
 
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// How much of a list is put together at once.
+/// Bytes of a list per frame.
 const CHUNK_BYTES: usize = 128 * 1024;
 
 fn with_type(code: u16, content_type: &'static str, body: Body) -> Response<Body> {
@@ -109,7 +109,7 @@ impl ListMeta {
     }
 }
 
-/// A list, written piece by piece from the bytes of its objects.
+/// A list, streamed from the stored bytes of its objects.
 pub(crate) fn list(kind: Arc<Kind>, meta: &ListMeta, items: Vec<Arc<Stored>>) -> Response<Body> {
     let head = format!(
         "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
@@ -124,7 +124,7 @@ pub(crate) fn list(kind: Arc<Kind>, meta: &ListMeta, items: Vec<Arc<Stored>>) ->
     with_type(200, "application/json", StreamBody::new(frames.boxed()).boxed_unsync())
 }
 
-/// Lists of custom resources always say where they continue, if only with nothing.
+/// Lists of custom resources always have `continue`, even if empty.
 fn meta_of(kind: &Kind, meta: &ListMeta) -> Value {
     let mut metadata = meta.to_json();
     if matches!(kind.origin, Origin::Custom(_)) && meta.continues.is_none() {
@@ -169,7 +169,7 @@ impl ListChunks {
     }
 }
 
-/// A body that goes on: one frame for each piece.
+/// A streamed body.
 pub(crate) fn streaming<S>(pieces: S) -> Response<Body>
 where
     S: Stream<Item = Bytes> + Send + 'static,

@@ -8,14 +8,12 @@ use super::path::Place;
 use super::respond::{self, Body};
 use crate::identity::{self, AUDIENCE, User};
 use crate::kinds::Resource;
-use crate::rbac::{self, AccessDecision, Asked};
+use crate::rbac::{self, AccessDecision, AccessRequest};
 use crate::server::{Authorization, Server};
 use crate::status::{FieldError, Status};
 use crate::{clock, rest};
 
-/// Tokens live at least this long.
 const TOKEN_SECONDS_MIN: i64 = 600;
-/// Tokens live this long if their request does not say.
 const TOKEN_SECONDS: i64 = 3600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
@@ -77,15 +75,19 @@ fn token_review(server: &Server, spec: &Value) -> Value {
 }
 
 /// What the spec of an access review asks about.
-fn asked(spec: &Value, place: &Place) -> Asked {
+fn asked(spec: &Value, place: &Place) -> AccessRequest {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let path = &spec["nonResourceAttributes"];
     if path.is_object() {
-        return Asked { verb: text(&path["verb"]), path: text(&path["path"]), ..Asked::default() };
+        return AccessRequest {
+            verb: text(&path["verb"]),
+            path: text(&path["path"]),
+            ..AccessRequest::default()
+        };
     }
     let resource = &spec["resourceAttributes"];
     let local = &*place.kind.resource.plural == "localsubjectaccessreviews";
-    Asked {
+    AccessRequest {
         verb: text(&resource["verb"]),
         path: String::new(),
         group: text(&resource["group"]),
@@ -117,7 +119,7 @@ fn subject(spec: &Value, place: &Place) -> Result<User, Status> {
     Ok(User { name, groups, ..User::default() })
 }
 
-fn access(server: &Server, user: &User, asked: &Asked) -> Value {
+fn access(server: &Server, user: &User, asked: &AccessRequest) -> Value {
     let verdict = verdict(server, user, asked);
     let mut status = json!({"allowed": verdict.allowed});
     if !verdict.reason.is_empty() {
@@ -126,8 +128,7 @@ fn access(server: &Server, user: &User, asked: &Asked) -> Value {
     status
 }
 
-/// Whether a user may do what is asked, as the server is set up.
-pub(crate) fn verdict(server: &Server, user: &User, asked: &Asked) -> AccessDecision {
+pub(crate) fn verdict(server: &Server, user: &User, asked: &AccessRequest) -> AccessDecision {
     match server.options.authorization {
         Authorization::AlwaysAllow => AccessDecision { allowed: true, reason: String::new() },
         Authorization::Rbac | Authorization::RbacWithToken => {
@@ -185,12 +186,12 @@ pub(crate) fn token(server: &Server, place: &Place, call: &Call) -> Result<Respo
 }
 
 /// What a request asks for, in the terms of roles.
-pub(crate) fn asked_by(call: &Call) -> Asked {
+pub(crate) fn asked_by(call: &Call) -> AccessRequest {
     let Some(names) = rest::path::Names::parse(&call.path) else {
-        return Asked {
+        return AccessRequest {
             verb: call.method.as_str().to_lowercase(),
             path: call.path.clone(),
-            ..Asked::default()
+            ..AccessRequest::default()
         };
     };
     let one = !names.name.is_empty();
@@ -205,7 +206,7 @@ pub(crate) fn asked_by(call: &Call) -> Asked {
         "DELETE" => "deletecollection",
         other => other,
     };
-    Asked {
+    AccessRequest {
         verb: verb.to_owned(),
         path: String::new(),
         group: names.group,
@@ -216,7 +217,6 @@ pub(crate) fn asked_by(call: &Call) -> Asked {
     }
 }
 
-/// Refuses what a user may not do.
 pub(crate) fn authorize(server: &Server, call: &Call) -> Result<(), Status> {
     if server.options.authorization == Authorization::AlwaysAllow {
         return Ok(());
@@ -242,7 +242,7 @@ pub(crate) fn authorize(server: &Server, call: &Call) -> Result<(), Status> {
 }
 
 /// Health and the version need no permission, as with a real server's default.
-fn is_public(asked: &Asked) -> bool {
+fn is_public(asked: &AccessRequest) -> bool {
     let healthy = ["/healthz", "/livez", "/readyz", "/version"];
     asked.verb == "get" && healthy.iter().any(|path| asked.path == *path)
 }

@@ -57,7 +57,7 @@ pub(crate) fn decode(kind: &Kind, call: &Call) -> Result<(Value, Vec<String>), S
     Ok((object, warnings))
 }
 
-/// What admission makes of a new object (`old` is none) or of a changed one.
+/// Admits a new object (`old` is none) or a changed one.
 pub(crate) async fn admit(
     server: &Server,
     place: &Place,
@@ -89,7 +89,7 @@ pub(crate) async fn admit(
     Ok(admitted)
 }
 
-/// The real server records who has scaled an object without saying when, and puts that first.
+/// The real server records the manager of `scale` without a time, and lists it first.
 fn forget_times_of_scale(object: &mut Value) {
     let Some(entries) = object["metadata"]["managedFields"].as_array_mut() else { return };
     for entry in entries.iter_mut().filter(|entry| entry["subresource"] == "scale") {
@@ -143,13 +143,13 @@ fn write<'a>(place: &'a Place, field_manager: &'a str) -> Write<'a> {
     }
 }
 
-/// Writes into something that is not kept who has sent it.
+/// Records the sender of an object that is not stored.
 pub(crate) fn record(place: &Place, call: &Call, object: &mut Value) {
     let field_manager = call.field_manager();
     patch::record(&write(place, &field_manager), None, object);
 }
 
-/// Quotas that get something back when an object changes, or goes.
+/// Quotas that an update or deletion releases.
 pub(crate) fn released(
     server: &Server,
     kind: &Kind,
@@ -161,7 +161,7 @@ pub(crate) fn released(
     quota_writes(quotas)
 }
 
-/// Writes of quotas, which are lost if somebody else has written them.
+/// Writes of quotas that fail if the quotas have changed.
 pub(crate) fn quota_writes(quotas: Vec<Value>) -> Vec<store::Operation> {
     let resource = Resource::new("", "resourcequotas");
     let writes = quotas.into_iter().filter_map(|quota| {
@@ -173,7 +173,7 @@ pub(crate) fn quota_writes(quotas: Vec<Value>) -> Vec<store::Operation> {
     writes.collect()
 }
 
-/// Counts anew what the quotas of a namespace limit, after one of them has been written.
+/// Recounts the quotas of a namespace after one of them was written.
 pub(crate) fn recount(server: &Server, namespace: &str) {
     let resource = Resource::new("", "resourcequotas");
     for stored in server.store.list(&resource, Some(namespace)).items {
@@ -185,7 +185,7 @@ pub(crate) fn recount(server: &Server, namespace: &str) {
     }
 }
 
-/// What a patch makes of an object; only applying makes something of nothing.
+/// Applies a patch; only server-side apply creates.
 pub(crate) fn patch(
     server: &Server,
     place: &Place,

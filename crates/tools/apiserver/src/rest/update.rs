@@ -14,7 +14,7 @@ use crate::status::{FieldError, Status};
 use crate::store::{Expected, Lost, Operation, Stored, key_of};
 use crate::strategy;
 
-/// How often a write that lost a race is tried again before the client is told.
+/// Attempts of a patch before a conflict is reported.
 const ATTEMPTS: usize = 16;
 
 pub(crate) async fn replace(
@@ -146,7 +146,7 @@ fn check_uid(place: &Place, given: &str, current: &Stored) -> Result<(), Status>
     Err(Status::conflict(&place.kind.resource, &place.name, why))
 }
 
-/// Writes a changed object. None if somebody else has changed it meanwhile.
+/// Writes a changed object. `None` if it has changed concurrently.
 pub(crate) async fn write(
     server: &Arc<Server>,
     place: &Place,
@@ -167,7 +167,7 @@ pub(crate) async fn write(
     commit(server, place, current, new, admitted.quotas, dry_run)
 }
 
-/// Stores what an update made of an object, or removes it if the last finalizer went.
+/// Stores an updated object, or removes it if the last finalizer is gone.
 pub(crate) fn commit(
     server: &Arc<Server>,
     place: &Place,

@@ -28,7 +28,7 @@ use crate::table::{Include, Layout};
 const CHANGES_MAX: usize = 256;
 /// A piece of the stream is sent when it has this many bytes.
 const PIECE_BYTES: usize = 64 * 1024;
-/// How long a watch lasts whose client does not say.
+/// Default timeout of watches.
 const LASTS: Duration = Duration::from_secs(45 * 60);
 
 pub(crate) fn watch(

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{ListKind, Node, Shape, Struct, StructRef, named};
 
-/// Schemas nest no deeper; what is below is taken as it comes.
+/// Nesting limit; anything below is accepted.
 const MAX_DEPTH: usize = 64;
 
 /// The schema of a custom resource's kind: its own, with what every object has.

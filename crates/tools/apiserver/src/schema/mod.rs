@@ -64,7 +64,7 @@ pub enum StructRef {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListKind {
     Atomic,
-    /// As values, each there once.
+    /// A set of values.
     Set,
     Map(Vec<String>),
 }
@@ -92,7 +92,7 @@ pub enum Presence {
     AlwaysOrNull,
 }
 
-/// A value's type with everything that is said of it in its place.
+/// The type of a field or item, with merge and output rules.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub shape: Shape,
@@ -103,11 +103,10 @@ pub struct Node {
     pub strategy: Strategy,
     /// Its value as a key where none is given.
     pub key_default: Option<Value>,
-    /// When it is written.
     pub presence: Presence,
-    /// The name of its type in Go, if that is a kind of text.
+    /// The name of its string type in Go.
     pub alias: Option<String>,
-    /// The structure in which Go keeps the field, inside of the one it belongs to.
+    /// The embedded structure in Go that has the field.
     pub embedded: Option<String>,
 }
 
@@ -138,7 +137,7 @@ impl Node {
         self.atomic || self.structure().is_some_and(|structure| structure.atomic)
     }
 
-    /// What is under a key of a structure or map; `None` if there can be nothing.
+    /// The type of a key; `None` if the key is unknown.
     pub fn child(&self, key: &str) -> Option<&Node> {
         match &self.shape {
             Shape::Map(inner) => Some(inner),
@@ -172,13 +171,13 @@ pub struct Struct {
     pub package: String,
     pub atomic: bool,
     pub fields: BTreeMap<String, Node>,
-    /// What fields that are not listed are; `None` if there must be none.
+    /// The type of unlisted fields; `None` if they are not allowed.
     pub rest: Option<Box<Node>>,
 }
 
 struct Table {
     structs: Vec<Struct>,
-    /// By the names that the table has for them, which differ where Go's do not.
+    /// By table name.
     places: BTreeMap<String, usize>,
     kinds: BTreeMap<(String, String), Node>,
 }
@@ -326,7 +325,7 @@ pub fn named(name: &str) -> Node {
     }
 }
 
-/// Where a structure stands, by the table's name for it.
+/// The position of a structure, by table name.
 pub(crate) fn place_of(name: &str) -> Option<usize> {
     TABLE.places.get(name).copied()
 }
@@ -337,7 +336,7 @@ pub(crate) fn built_in_structs() -> impl Iterator<Item = (usize, &'static Struct
     TABLE.structs.iter().enumerate()
 }
 
-/// The schema of a kind, wherever it comes from.
+/// The schema of a built-in or custom kind.
 pub fn of(kind: &Kind) -> std::borrow::Cow<'static, Node> {
     use std::borrow::Cow;
     match &kind.origin {

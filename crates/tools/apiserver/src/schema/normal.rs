@@ -10,8 +10,8 @@ use super::{Node, Presence, Shape, Struct};
 /// Below this, whole numbers are exact in either form.
 const WHOLE_BELOW: f64 = 9_007_199_254_740_992.0;
 
-/// Writes a value as Go would. Unknown fields are dropped unless the schema takes them. Custom
-/// resources pass through Go as plain maps, so what else they have stays as it is.
+/// Writes a value as Go would. Unknown fields are dropped unless the schema allows them; other values of custom
+/// resources stay as they are.
 pub fn normalize(node: &Node, value: &mut Value) {
     match &node.shape {
         Shape::Struct(_) => {
@@ -38,7 +38,7 @@ pub fn normalize(node: &Node, value: &mut Value) {
     }
 }
 
-/// An item of a list or map: null becomes what Go makes of it.
+/// Replaces null by Go's zero value in an item of a list or map.
 fn normalize_item(node: &Node, value: &mut Value) {
     if value.is_null() && !matches!(node.shape, Shape::Any) {
         *value = zero(node);
@@ -70,7 +70,7 @@ fn normalize_scalar(shape: &Shape, value: &mut Value) {
     }
 }
 
-/// Numbers that happen to be whole are written without a point, wherever they stand.
+/// Writes whole numbers without a decimal point.
 fn shorten(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -140,7 +140,7 @@ fn is_zero(node: &Node, value: &Value) -> bool {
     }
 }
 
-/// What Go writes for a value that nobody has set.
+/// Go's zero value.
 fn zero(node: &Node) -> Value {
     match &node.shape {
         Shape::Text => Value::from(""),

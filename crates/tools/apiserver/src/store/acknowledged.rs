@@ -36,7 +36,7 @@ pub(super) struct Acknowledged {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FoundLog {
+pub(super) struct LogOnDisk {
     pub(super) salt: u64,
     pub(super) good_bytes: u64,
     /// The last revision that it brings to the objects; none if it is empty.
@@ -47,13 +47,13 @@ pub(super) struct FoundLog {
 pub(super) struct Found {
     /// Revision and salt of the newest snapshot.
     pub(super) snapshot: Option<(u64, u64)>,
-    pub(super) logs: BTreeMap<u64, FoundLog>,
+    pub(super) logs: BTreeMap<u64, LogOnDisk>,
     /// The last revision.
     pub(super) revision: u64,
 }
 
 impl Acknowledged {
-    /// Reads what a directory says was acknowledged, if it says so.
+    /// Reads the file; `None` if it is missing.
     pub(super) fn read(directory: &Path) -> Result<Option<Self>, JournalError> {
         let path = directory.join(NAME);
         let bytes = match fs::read(&path) {
@@ -94,7 +94,7 @@ impl Acknowledged {
         Some(Self { snapshot, log, log_bytes: next()?, revision: next()? })
     }
 
-    /// Whether all that was acknowledged was found.
+    /// Checks that everything acknowledged was found.
     pub(super) fn check(&self, directory: &Path, found: &Found) -> Result<(), JournalError> {
         let refuse = |path: PathBuf, what: String| {
             Err(JournalError::Missing { path, what, mark: directory.join(NAME) })
@@ -170,7 +170,7 @@ impl Mark {
         if self.due() == Some(Duration::ZERO) { self.sync() } else { Ok(()) }
     }
 
-    /// In how long it is to be synchronised; none if it is.
+    /// Time until the next sync; `None` if it is synced.
     pub(super) fn due(&self) -> Option<Duration> {
         self.dirty.then(|| SYNC_PERIOD.saturating_sub(self.synced.elapsed()))
     }

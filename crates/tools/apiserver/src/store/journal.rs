@@ -16,7 +16,6 @@ const MARKER: [u8; 4] = [0xFF, 0xFE, 0xF5, 0xC0];
 const HEADER_BYTES: usize = 16;
 const FRAME_HEADER_BYTES: usize = 12;
 
-/// Why what is kept on disk cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The disk, or the permission to use it, failed.
@@ -31,7 +30,7 @@ pub enum JournalError {
          start without the lost writes."
     )]
     Missing { path: PathBuf, what: String, mark: PathBuf },
-    /// What was acknowledged can no longer be read.
+    /// Acknowledged data is damaged.
     #[error(
         "{path} is damaged at byte {offset}: {what}. Nothing was changed. Restore the directory from \
          a copy, or move it away to start with an empty cluster."
@@ -170,7 +169,7 @@ impl Writer {
         Ok(Self { file, path: path.to_owned(), salt, bytes: HEADER_BYTES as u64 })
     }
 
-    /// Goes on behind the last good frame of a file; what is behind it is cut off.
+    /// Appends after the last good frame; the rest is truncated.
     pub(super) fn reopen(path: &Path, read: &ReadFile) -> Result<Self, JournalError> {
         let fail = |error| JournalError::io(path, error);
         let file = OpenOptions::new().append(true).open(path).map_err(fail)?;
@@ -223,13 +222,13 @@ pub(super) struct ReadFile {
 }
 
 impl ReadFile {
-    /// Up to here everything is whole.
+    /// Offset of the last good frame's end.
     pub(super) fn good_bytes(&self) -> u64 {
         self.good_bytes
     }
 }
 
-/// Reads a file whole. A torn end is allowed; anything else that is not whole is damage.
+/// Reads a whole file. A torn end is allowed; any other defect is damage.
 pub(super) fn read(path: &Path) -> Result<ReadFile, JournalError> {
     let fail = |error| JournalError::io(path, error);
     let mut bytes = Vec::new();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::acknowledged::{Acknowledged, Found, FoundLog, Mark};
+use super::acknowledged::{Acknowledged, Found, LogOnDisk, Mark};
 use super::journal::{self, JournalError, Record, Writer};
 use super::object::write_typed;
 use super::{Entry, State, Stored};
@@ -27,7 +27,7 @@ const SNAPSHOT_FRAME_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Durable {
     pub(super) revision: u64,
-    /// Why no more can be written, if so.
+    /// Why nothing can be written any more.
     pub(super) failed: Option<String>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Durable {
 struct Pending {
     records: Vec<u8>,
     revision: u64,
-    /// Who is to be told, and of which revision.
+    /// Watchers to notify, with the revision.
     touched: BTreeMap<Resource, (Arc<watch::Sender<u64>>, u64)>,
     closing: bool,
 }
@@ -71,8 +71,7 @@ impl Log {
         Self { shared, thread: Some(thread) }
     }
 
-    /// Takes the changes of a transaction, which go to disk together. The caller holds the store's
-    /// lock, so changes come in their order.
+    /// Queues the changes of a transaction. The caller holds the store's lock, so changes are in order.
     pub(super) fn append(&self, entries: &[Entry]) {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
         for Entry { resource, change, changed } in entries {
@@ -341,7 +340,7 @@ pub(super) fn recover(directory: &Path, first_revision: u64) -> Result<Recovered
         }
         let (salt, good_bytes) = (read.salt, read.good_bytes());
         let ended = replay.load_log(path, &read)?;
-        found.logs.insert(*revision, FoundLog { salt, good_bytes, revision: ended });
+        found.logs.insert(*revision, LogOnDisk { salt, good_bytes, revision: ended });
         last = Some((*revision, path, read));
     }
     found.revision = replay.revision;
@@ -418,7 +417,7 @@ impl Replay {
         Ok(read)
     }
 
-    /// Applies what is newer than what is there. Returns the last revision of the log.
+    /// Applies newer changes. Returns the last revision of the log.
     fn load_log(
         &mut self,
         path: &Path,

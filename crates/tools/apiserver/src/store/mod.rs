@@ -19,7 +19,7 @@ use crate::status::Status;
 pub use journal::JournalError;
 pub use object::{Key, Stored, body_of, key_of, set_revision, write_typed};
 
-/// How much is remembered of what has changed, for each resource.
+/// Limits of the history per resource.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryLimits {
     pub changes: usize,
@@ -27,7 +27,7 @@ pub struct HistoryLimits {
     pub bytes: usize,
 }
 
-/// What must be true for a write to happen.
+/// Precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// There is no such object.
@@ -35,13 +35,13 @@ pub enum Expected {
     Revision(u64),
 }
 
-/// Why a write did not happen.
+/// Why a precondition failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     Exists,
-    /// There is none.
+    /// The object does not exist.
     Missing,
-    /// Somebody else has written it meanwhile.
+    /// It has another revision.
     Changed,
 }
 
@@ -153,7 +153,7 @@ pub struct Store {
 const FIRST_REVISION: u64 = 1;
 
 impl Store {
-    /// An empty store that forgets everything when it goes.
+    /// An empty store without files.
     pub fn in_memory(limits: HistoryLimits) -> Self {
         let state = State { revision: FIRST_REVISION, began: FIRST_REVISION, ..State::default() };
         Self { state: Arc::new(RwLock::new(state)), limits, log: None }
@@ -176,7 +176,7 @@ impl Store {
         Ok(Self { state, limits, log })
     }
 
-    /// Waits until everything that has been written so far is safe.
+    /// Waits until everything written so far is on disk.
     ///
     /// # Errors
     ///
@@ -229,8 +229,7 @@ impl Store {
         self.read().collections.get(resource).map_or(0, |collection| collection.objects.len())
     }
 
-    /// All objects as they were at an earlier revision: the present ones with every later change
-    /// taken back.
+    /// All objects at an earlier revision, by undoing later changes.
     pub fn list_at(
         &self,
         resource: &Resource,
@@ -337,8 +336,8 @@ impl Store {
         done.pop().ok_or(Lost::Missing)
     }
 
-    /// Does all of some operations on different objects, or none. What each object has become is
-    /// returned in their order; of removed ones, their last state.
+    /// Performs operations on different objects atomically. Returns the new state of each in order; of removed
+    /// ones the last.
     ///
     /// # Errors
     ///

@@ -36,7 +36,7 @@ impl Stored {
         Self { value: Arc::new(value), body, revision, key }
     }
 
-    /// What a write would have stored, had it not been a trial.
+    /// For dry runs.
     pub fn unsaved(key: Key, value: Value, revision: u64) -> Self {
         Self::new(key, value, revision)
     }

@@ -27,7 +27,7 @@ pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// A condition of the row, by which `kubectl get` can leave finished pods out.
+/// The row condition of finished pods.
 pub(super) fn completed(pod: &Value) -> Option<Value> {
     let (reason, message) = match text(pod, "/status/phase") {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),

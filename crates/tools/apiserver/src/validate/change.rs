@@ -167,7 +167,7 @@ fn pod(before: &Value, after: &Value, report: &mut Report) {
     }
 }
 
-/// Whether more is to be looked at.
+/// Returns whether validation continues.
 fn pod_deadline(before: &Value, after: &Value, report: &mut Report) -> bool {
     let path = "spec.activeDeadlineSeconds";
     match (int(before, "activeDeadlineSeconds"), int(after, "activeDeadlineSeconds")) {
@@ -209,7 +209,7 @@ fn pod_additions(before: &Value, after: &Value, report: &mut Report) {
     }
 }
 
-/// A pod that waits at a gate may be told more about where to go, not less.
+/// Scheduling constraints of a gated pod may only be tightened.
 fn gated_pod(before: &Value, after: &Value, report: &mut Report) {
     let old = before.get("nodeSelector").and_then(Value::as_object);
     for (key, value) in old.into_iter().flatten() {

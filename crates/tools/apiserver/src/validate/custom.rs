@@ -13,23 +13,22 @@ use super::report::{Report, flag, list, text};
 use super::rules;
 use crate::status::{FieldError, FieldProblem, quoted, rendered};
 
-/// Patterns that would take more than this are not looked at.
+/// Limit for compiled patterns; larger ones are not checked.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// Schemas and objects nest no deeper; what is below is taken as it comes.
+/// Nesting limit; anything below is accepted.
 const DEPTH_MAX: usize = 64;
 
-/// What is wrong with no field in particular.
+/// The path of errors without a field.
 pub(super) const NOWHERE: &str = "<nil>";
 
-/// Looks at a new object, or at a changed one that was `old`.
+/// Validates a new object, or a changed one.
 pub(super) fn check(schema: &Value, new: &Value, old: Option<&Value>, report: &mut Report) {
     let errors = Checker { depth: 0 }.value(schema, new, old, "").errors;
     finish(schema, new, old, errors, report);
 }
 
-/// Looks at an object of which only the status was written. The real server looks at that by itself, and names what is
-/// in it from there.
+/// Validates a status alone, with paths relative to it, as the real server does.
 pub(super) fn check_status(schema: &Value, new: &Value, old: &Value, report: &mut Report) {
     let inner = schema.get("properties").and_then(|properties| properties.get("status"));
     let mut errors = Vec::new();
@@ -45,7 +44,7 @@ pub(super) fn check_status(schema: &Value, new: &Value, old: &Value, report: &mu
     finish(schema, new, Some(old), errors, report);
 }
 
-/// Looks at what depends on more than a value and its schema, and tells.
+/// Checks duplicates and CEL rules, and reports all errors.
 fn finish(
     schema: &Value,
     new: &Value,
@@ -71,7 +70,7 @@ fn finish(
     errors.into_iter().for_each(|error| report.push(error));
 }
 
-/// Whether rules are not looked at when this is wrong.
+/// Whether this problem prevents the evaluation of CEL rules.
 fn blocks(problem: FieldProblem) -> bool {
     matches!(
         problem,
@@ -83,7 +82,7 @@ fn blocks(problem: FieldProblem) -> bool {
     )
 }
 
-/// What was found, and how many looks found nothing: of alternatives the one that nearly fits is told.
+/// Errors, and the number of successful checks: of failed alternatives the nearest is reported.
 #[derive(Default)]
 struct Outcome {
     errors: Vec<FieldError>,
@@ -103,7 +102,7 @@ impl Outcome {
     }
 
     fn invalid(&mut self, path: &str, value: &Value, what: &str) {
-        self.errors.push(FieldError::invalid(field(path), value, said(path, what)));
+        self.errors.push(FieldError::invalid(field(path), value, described(path, what)));
     }
 
     /// Something that the validator says of no field in particular.
@@ -119,7 +118,7 @@ fn field(path: &str) -> String {
     }
 }
 
-fn said(path: &str, what: &str) -> String {
+fn described(path: &str, what: &str) -> String {
     format!("{path} in body {what}")
 }
 
@@ -287,7 +286,7 @@ impl Checker {
     }
 }
 
-/// Of several outcomes the one that is right, or else the one with the most right in it.
+/// The valid outcome, else the one with the most successful checks.
 fn nearest(outcomes: Vec<Outcome>) -> Outcome {
     let mut nearest: Option<Outcome> = None;
     for outcome in outcomes {
@@ -301,7 +300,7 @@ fn nearest(outcomes: Vec<Outcome>) -> Outcome {
     nearest.unwrap_or_default()
 }
 
-/// What an item of a list was before, where items have names.
+/// The old item with the same key.
 fn counterpart<'o>(schema: &Value, old: Option<&'o Value>, item: &Value) -> Option<&'o Value> {
     if text(schema, "x-kubernetes-list-type") != "map" {
         return None;
@@ -327,7 +326,7 @@ fn of_type(schema: &Value, value: &Value, path: &str) -> Outcome {
     let (found, found_format) = type_of(value);
     let mut outcome = Outcome::default();
     let refuse = |wanted: &str, found: &str| {
-        let words = said(path, &format!("must be of type {wanted}: {}", quoted(found)));
+        let words = described(path, &format!("must be of type {wanted}: {}", quoted(found)));
         let shown = Some(rendered(&json!(found)));
         let error = FieldError::new(FieldProblem::TypeInvalid, field(path), shown, words);
         Outcome { errors: vec![error], matched: 0 }
@@ -429,7 +428,7 @@ fn in_number(schema: &Value, value: &Number, path: &str) -> Outcome {
     outcome
 }
 
-/// Items that are there twice in lists that are sets or maps: the second of each.
+/// Reports duplicate items of sets and maps.
 fn repeats(schema: &Value, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
     let keys: Vec<Value> = match text(schema, "x-kubernetes-list-type") {
@@ -450,7 +449,7 @@ fn repeats(schema: &Value, value: &Value, path: &str, errors: &mut Vec<FieldErro
     }
 }
 
-/// Something in a value of which the schema says something.
+/// A part of a value with its schema.
 pub(super) struct Part<'v> {
     pub(super) schema: &'v Value,
     pub(super) value: &'v Value,

@@ -30,7 +30,7 @@ fn service_name(name: &str) -> Vec<String> {
     if dotted { vec!["must not contain dots".to_owned()] } else { text::label(name) }
 }
 
-/// A name without what the server will put behind it.
+/// A `generateName` prefix without its trailing dash, for validation.
 fn mask_trailing_dash(name: &str) -> String {
     match name.strip_suffix('-') {
         Some(head) if !head.is_empty() => format!("{}a", &name[..name.len() - 1]),
@@ -150,7 +150,7 @@ fn finalizers(kind: &Kind, metadata: &Value, report: &mut Report) {
 pub(super) const NOT_A_FINALIZER: &str =
     "name is neither a standard finalizer name nor is it fully qualified";
 
-/// A label selector. Whether it is one.
+/// Validates a label selector. Returns whether it is valid.
 pub(super) fn selector(path: &str, selector: &Value, report: &mut Report) -> bool {
     let before = report.errors.len();
     labels(&format!("{path}.matchLabels"), selector, "matchLabels", report);
@@ -181,7 +181,7 @@ pub(super) fn selector(path: &str, selector: &Value, report: &mut Report) -> boo
     report.errors.len() == before
 }
 
-/// Whether a selector means these labels. An empty selector means all, none means nothing.
+/// Whether a selector matches labels. An empty selector matches all, a missing one nothing.
 pub(crate) fn selects(selector: Option<&Value>, labels: Option<&Value>) -> bool {
     let Some(selector) = selector.filter(|selector| selector.is_object()) else { return false };
     let labels: BTreeMap<&str, &str> = labels

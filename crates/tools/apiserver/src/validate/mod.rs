@@ -22,7 +22,7 @@ pub(crate) use meta::selects;
 use crate::kinds::{Kind, Origin};
 use crate::status::Status;
 
-/// Looks at a new object, as it would be stored.
+/// Validates a new object.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ pub fn create(kind: &Kind, object: &Value) -> Result<(), Status> {
     finish(kind, object, &report)
 }
 
-/// Looks at a changed object, as it would be stored.
+/// Validates a changed object.
 ///
 /// # Errors
 ///
@@ -70,7 +70,7 @@ fn finish(kind: &Kind, object: &Value, report: &Report) -> Result<(), Status> {
     Err(Status::invalid(&kind.resource.group, &kind.kind, name, &report.errors))
 }
 
-/// Everything that is wrong with an object in itself.
+/// Validates an object without regard to its previous state.
 fn check(kind: &Kind, object: &Value, report: &mut Report) {
     meta::check(kind, object, report);
     if matches!(kind.origin, Origin::Custom(_)) {

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use crate::status::{FieldError, FieldProblem, rendered};
 
-/// More than these are not told.
-const MAX_TOLD: usize = 256;
+/// Limit of reported errors.
+const REPORTED_MAX: usize = 256;
 
 #[derive(Default)]
 pub(super) struct Report {
@@ -15,7 +15,7 @@ pub(super) struct Report {
 
 impl Report {
     pub(super) fn push(&mut self, error: FieldError) {
-        if self.errors.len() < MAX_TOLD {
+        if self.errors.len() < REPORTED_MAX {
             self.errors.push(error);
         }
     }
@@ -32,7 +32,7 @@ impl Report {
         self.push(FieldError::invalid(path, value, detail));
     }
 
-    /// A value that is shown as the real server's own types print it.
+    /// An error with the value as Go prints it.
     pub(super) fn invalid_as(&mut self, path: &str, shown: String, detail: &str) {
         self.push(FieldError::new(FieldProblem::Invalid, path, Some(shown), detail));
     }

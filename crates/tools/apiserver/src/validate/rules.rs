@@ -20,7 +20,7 @@ pub(super) fn has_any(schema: &Value) -> bool {
         || properties.into_iter().flatten().any(|(_, schema)| has_any(schema))
 }
 
-/// Asks all rules of a value that was `old` before, and of what is in it.
+/// Evaluates all rules of a value and its parts.
 pub(super) fn check(
     schema: &Value,
     value: &Value,
@@ -76,7 +76,7 @@ fn ask(rule: &Value, data: &Data, schema: &Value, value: &Value, path: &str) -> 
     }
 }
 
-/// A value as rules see it: what the schema calls a number is one, though it be whole.
+/// A value for CEL; a `number` is a double even if it is whole.
 fn data(schema: Option<&Value>, value: &Value) -> Data {
     match value {
         Value::Null => Data::Null,

@@ -26,17 +26,16 @@ fn not_negative(spec: &Value, names: &[&str], report: &mut Report) {
     }
 }
 
-/// How kinds say that a selector is of no use.
+/// How kinds report an invalid selector.
 enum BadSelector {
-    Told,
+    WithMessage,
     /// Without words.
-    Untold,
-    /// Only by what is wrong inside of it.
-    Silent,
+    WithoutMessage,
+    /// Only by the errors inside it.
+    Nested,
 }
 
-/// The selector of a controller, and whether it means its own template. False if pods need not be
-/// looked at.
+/// Validates a selector and that it matches the template. Returns false if the template is not validated.
 fn selector(
     spec: &Value,
     named: &str,
@@ -59,11 +58,11 @@ fn selector(
     }
     let given = spec.get("selector").unwrap_or(&Value::Null);
     match (usable, bad) {
-        (false, BadSelector::Told) => {
+        (false, BadSelector::WithMessage) => {
             report.invalid("spec.selector", given, "invalid label selector");
             return false;
         }
-        (false, BadSelector::Untold) => report.invalid("spec.selector", given, ""),
+        (false, BadSelector::WithoutMessage) => report.invalid("spec.selector", given, ""),
         _ => {}
     }
     let everything = given.is_object() && meta::selects_everything(given);
@@ -75,7 +74,7 @@ fn selector(
     true
 }
 
-/// The template of pods that run until they are told to stop.
+/// Validates the template of a controller of long-running pods.
 fn template(spec: &Value, kind: &str, report: &mut Report) {
     pod_template("spec.template", spec, report);
     let pods = spec.pointer("/template/spec").unwrap_or(&Value::Null);
@@ -128,7 +127,7 @@ fn is_none(value: Option<&Value>) -> bool {
 
 fn deployment(spec: &Value, report: &mut Report) {
     not_negative(spec, &["replicas"], report);
-    let goes_on = selector(spec, "deployment", true, &BadSelector::Told, report);
+    let goes_on = selector(spec, "deployment", true, &BadSelector::WithMessage, report);
     if goes_on {
         template(spec, "ReplicaSet", report);
     }
@@ -172,7 +171,7 @@ fn rolling_update(rolling: Option<&Value>, report: &mut Report) {
 
 fn replica_set(spec: &Value, report: &mut Report) {
     not_negative(spec, &["replicas", "minReadySeconds"], report);
-    if selector(spec, "deployment", true, &BadSelector::Told, report) {
+    if selector(spec, "deployment", true, &BadSelector::WithMessage, report) {
         template(spec, "ReplicaSet", report);
     }
 }
@@ -218,7 +217,7 @@ fn stateful_set(spec: &Value, report: &mut Report) {
     if !service.is_empty() {
         report.text("spec.serviceName", service, text::label(service));
     }
-    if selector(spec, "statefulset", true, &BadSelector::Untold, report) {
+    if selector(spec, "statefulset", true, &BadSelector::WithoutMessage, report) {
         let metadata = spec.pointer("/template/metadata").unwrap_or(&Value::Null);
         meta::labels("spec.template.labels", metadata, "labels", report);
         template(spec, "StatefulSet", report);
@@ -226,7 +225,7 @@ fn stateful_set(spec: &Value, report: &mut Report) {
 }
 
 fn daemon_set(spec: &Value, report: &mut Report) {
-    selector(spec, "daemonset", false, &BadSelector::Silent, report);
+    selector(spec, "daemonset", false, &BadSelector::Nested, report);
     template(spec, "DaemonSet", report);
     not_negative(spec, &["minReadySeconds"], report);
     daemon_strategy(spec.get("updateStrategy").unwrap_or(&Value::Null), report);
@@ -270,7 +269,7 @@ fn daemon_strategy(strategy: &Value, report: &mut Report) {
     }
 }
 
-/// Labels and selector that the server has made itself.
+/// Validates the generated selector of a Job.
 fn generated_selector(object: &Value, spec: &Value, report: &mut Report) {
     if flag(spec, "manualSelector") {
         return;
@@ -284,7 +283,7 @@ fn generated_selector(object: &Value, spec: &Value, report: &mut Report) {
     }
 }
 
-/// A job, which is looked at once more when it changes.
+/// Validates a Job; called again when it changes.
 pub(super) fn job(spec: &Value, report: &mut Report) {
     job_spec("spec", spec, report);
     let labels = spec.pointer("/template/metadata/labels");

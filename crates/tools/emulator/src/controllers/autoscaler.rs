@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::clock::whole_seconds;
 use crate::events::Note;
 use crate::key::{Key, error_message, is_conflict};
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 
 use super::context::Context;
 use super::kinds::Kinds;
@@ -62,7 +62,7 @@ pub(super) async fn reconcile(
     context: &Context,
     kinds: &Arc<Kinds>,
     key: Key,
-) -> Result<Again, kube::Error> {
+) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(autoscaler) = views.autoscalers.get(&key) else { return Ok(None) };
     let spec = &autoscaler.spec;
@@ -143,7 +143,7 @@ async fn write(
     autoscaler: &Arc<HorizontalPodAutoscaler>,
     replicas: Option<(i32, i32)>,
     said: &[Said<'_>],
-) -> Result<Again, kube::Error> {
+) -> Result<Requeue, kube::Error> {
     let now = context.clock.now();
     let before = autoscaler.status.clone().unwrap_or_default();
     let scaled = replicas.is_some_and(|(_, wanted)| before.desired_replicas != wanted);

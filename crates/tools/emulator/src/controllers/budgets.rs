@@ -12,28 +12,28 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::clock::{later, until, whole_seconds};
 use crate::key::{Key, controller, name, namespace};
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::Views;
 
 use super::context::Context;
 use super::deployment::scaled;
 use super::pods::{self, is_finished, is_ready, is_terminating};
 
-/// How long a pod counts as disrupted that was evicted but does not go.
+/// How long an evicted pod that stays counts as disrupted.
 const DISRUPTED_FOR: Duration = Duration::from_secs(120);
 
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// How many pods a pod's controller wants; an error if nobody can say.
+/// Identity and replicas of a pod's controller.
 type Scale<'a> = &'a dyn Fn(&Pod) -> Result<Option<(String, i32)>, String>;
 
-/// What a budget says now. `pods` are those it selects.
+/// The status of a budget. `pods` are those it selects.
 pub(super) fn status(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
     scale: Scale<'_>,
     now: Timestamp,
-) -> (PodDisruptionBudgetStatus, Again) {
+) -> (PodDisruptionBudgetStatus, Requeue) {
     let before = budget.status.clone().unwrap_or_default();
     let alive: Vec<&Arc<Pod>> = pods.iter().filter(|pod| !is_finished(pod)).collect();
     let (disrupted, again) = disrupted(&before, &alive, now);
@@ -66,14 +66,14 @@ fn count(many: usize) -> i32 {
     i32::try_from(many).unwrap_or(i32::MAX)
 }
 
-/// Those that were evicted and are still there, as long as they are expected to go.
+/// Evicted pods that still exist and are expected to terminate.
 fn disrupted(
     before: &PodDisruptionBudgetStatus,
     alive: &[&Arc<Pod>],
     now: Timestamp,
-) -> (BTreeMap<String, Time>, Again) {
+) -> (BTreeMap<String, Time>, Requeue) {
     let mut kept = BTreeMap::new();
-    let mut again: Again = None;
+    let mut again: Requeue = None;
     for (pod, since) in before.disrupted_pods.iter().flatten() {
         let found = alive.iter().find(|one| name(&one.metadata) == pod);
         if found.is_none_or(|found| is_terminating(found)) {
@@ -88,7 +88,7 @@ fn disrupted(
     (kept, again)
 }
 
-/// How many pods there should be, and how many of them healthy.
+/// Expected pods, and how many of them must be healthy.
 fn wanted(
     budget: &PodDisruptionBudget,
     alive: &[&Arc<Pod>],
@@ -143,8 +143,6 @@ fn conditions(
     list
 }
 
-/// How many pods the controller of a pod wants, with what identifies the controller. Nobody wants a
-/// pod that has none.
 fn scale_of(views: &Views, pod: &Pod) -> Result<Option<(String, i32)>, String> {
     let here = namespace(&pod.metadata);
     let Some(owner) = controller(&pod.metadata) else { return Ok(None) };
@@ -186,7 +184,7 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
             }
         }
     });
-    // Another size of an owner is another budget.
+    // The budget depends on the replicas of the pods' owners.
     let (to, budgets) = (queue.clone(), Arc::clone(&views.budgets));
     let all_in = move |namespace: &str| {
         for budget in budgets.in_namespace(namespace) {
@@ -218,7 +216,7 @@ fn selects(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     selector.is_some_and(|selector| pods::selects(&selector, &pod.metadata))
 }
 
-pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(budget) = views.budgets.get(&key) else { return Ok(None) };
     let mut pods = views.pods.in_namespace(&key.namespace);

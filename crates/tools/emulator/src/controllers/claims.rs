@@ -13,17 +13,17 @@ use crate::key::{
     Key, annotation, controller_reference, has_finalizer, is_controlled_by, name, namespace, uid,
     unless_gone,
 };
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 
 use super::context::Context;
 use super::pods::{is_finished, is_terminating, node_of};
 
-/// Which of a pod's claims one was made for.
+/// Annotation with the name of the pod's claim that the object was created for.
 const FOR_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 /// Keeps a claim while it holds devices.
 const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// Claims of templates that a pod has not got yet, with one that was made for it but not noted.
+/// Claims from templates that a pod's status lacks, each with the object if it was created already.
 fn missing<'a>(
     pod: &'a Pod,
     claims: &[Arc<ResourceClaim>],
@@ -65,7 +65,7 @@ fn from_template(pod: &Pod, claim: &str, template: &ResourceClaimTemplate) -> Re
     }
 }
 
-/// What a claim says when only these pods are there; `None` if it says that already.
+/// The status without users that are gone; `None` if nothing changes.
 fn released(
     claim: &ResourceClaim,
     uses: impl Fn(&str, &str) -> bool,
@@ -80,14 +80,13 @@ fn released(
     if left.len() == users.len() {
         return None;
     }
-    // Devices that nobody uses any more are free for others.
+    // Without users the allocation is released.
     let allocation = before.allocation.filter(|_| !left.is_empty());
     let devices = before.devices.filter(|_| allocation.is_some());
     let reserved_for = Some(left).filter(|left| !left.is_empty());
     Some(ResourceClaimStatus { allocation, devices, reserved_for })
 }
 
-/// Which claims and pods a change of objects is about.
 pub(super) fn wire(context: &Context, pods: &Queue, claims: &Queue) {
     let views = &context.views;
     let (to_pods, to_claims) = (pods.clone(), claims.clone());
@@ -113,7 +112,7 @@ pub(super) fn wire(context: &Context, pods: &Queue, claims: &Queue) {
     views.claims.on_change(move |change| to.add(change.key.clone()));
 }
 
-pub(super) async fn reconcile_pod(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile_pod(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(pod) = views.pods.get(&key) else { return Ok(None) };
     let claims = views.claims.in_namespace(&key.namespace);
@@ -150,15 +149,15 @@ pub(super) async fn reconcile_pod(context: &Context, key: Key) -> Result<Again, 
     Ok(None)
 }
 
-/// Gives back what the pods of a claim do not need any more.
-pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Again, kube::Error> {
+/// Releases and deallocates a claim whose pods are done.
+pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(claim) = views.claims.get(&key) else { return Ok(None) };
     let mut claim = (*claim).clone();
     let uses = |pod: &str, id: &str| {
         let pod = views.pods.get(&Key::new(&*key.namespace, pod));
         pod.filter(|pod| uid(&pod.metadata) == id).is_some_and(|pod| {
-            // A pod that never came to a node and is on its way out will never use it.
+            // An unbound terminating pod will never use it.
             !(is_finished(&pod) || is_terminating(&pod) && node_of(&pod).is_none())
         })
     };
@@ -175,7 +174,7 @@ pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Again
             None => return Ok(None),
         };
     }
-    // A claim that was made for one pod is of no use after it.
+    // A claim created for one pod is deleted with it.
     let owner = crate::key::controller(&claim.metadata).filter(|owner| owner.kind == "Pod");
     if let Some(owner) = owner.filter(|_| claim.metadata.deletion_timestamp.is_none()) {
         let pod = views.pods.get(&Key::new(&*key.namespace, &*owner.name));

@@ -19,7 +19,7 @@ use crate::key::{Key, delete_this, error_message, name, namespace, uid, unless_g
 use crate::mirror::{Kind, Mirror};
 use crate::views::Views;
 
-/// Requests of one controller's pass that are under way at a time.
+/// Concurrent requests of one reconcile pass.
 const REQUESTS_AT_ONCE: usize = 16;
 
 #[derive(Clone)]
@@ -38,7 +38,6 @@ impl Context {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Creates an object and knows it at once.
     pub(crate) async fn create<K>(&self, mirror: &Mirror<K>, object: &K) -> Result<K, kube::Error>
     where
         K: Kind + Serialize + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -49,7 +48,7 @@ impl Context {
         Ok(created)
     }
 
-    /// Deletes this very object and knows at once that it goes.
+    /// Deletes the object with this UID.
     pub(crate) async fn delete<K>(&self, mirror: &Mirror<K>, object: &K) -> Result<(), kube::Error>
     where
         K: Kind + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -79,7 +78,7 @@ impl Context {
         Ok(())
     }
 
-    /// Writes an object's status, if nobody has written the object since it was read.
+    /// Replaces the status; fails if the object has changed since it was read.
     pub(crate) async fn write_status<K>(
         &self,
         mirror: &Mirror<K>,
@@ -95,7 +94,7 @@ impl Context {
         Ok(written)
     }
 
-    /// Writes an object, if nobody has written it since it was read.
+    /// Replaces an object; fails if it has changed since it was read.
     pub(crate) async fn replace<K>(&self, mirror: &Mirror<K>, object: &K) -> Result<K, kube::Error>
     where
         K: Kind + Serialize + kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -106,7 +105,7 @@ impl Context {
         Ok(written)
     }
 
-    /// Makes the owner the controller of an object, or no longer so where there is none to be.
+    /// Sets the controller of an object, or removes the former one (`Err(uid)`).
     pub(crate) async fn own<K>(
         &self,
         mirror: &Mirror<K>,
@@ -232,7 +231,7 @@ impl Context {
     }
 }
 
-/// Does something to each, a few at a time, all of them even if one fails.
+/// Runs the work for all items, a few at a time, even if some fail. Returns the first error.
 pub(crate) async fn each<'a, T, Work, Done>(items: &'a [T], work: Work) -> Result<(), kube::Error>
 where
     Work: Fn(&'a T) -> Done,

@@ -14,7 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use crate::clock::{seconds, until};
 use crate::events::Note;
 use crate::key::{Key, controller, controller_reference, is_already_exists, name, namespace, uid};
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::of_owner;
 
 use super::context::{Context, each};
@@ -28,7 +28,7 @@ pub(super) struct CronJobActions {
     pub(super) create: Option<Timestamp>,
     pub(super) delete: Vec<Arc<Job>>,
     pub(super) status: CronJobStatus,
-    pub(super) again: Again,
+    pub(super) again: Requeue,
 }
 
 fn end(job: &Job) -> Option<&str> {
@@ -39,7 +39,7 @@ fn end(job: &Job) -> Option<&str> {
     Some(end.type_.as_str())
 }
 
-/// What a CronJob does next. Times that were missed are made up for by one Job, the last of them.
+/// The next actions of a CronJob. Of several missed times only the last gets a Job.
 pub(super) fn plan(
     cron: &CronJob,
     spec: &CronJobSpec,
@@ -82,7 +82,7 @@ pub(super) fn plan(
     plan
 }
 
-/// Jobs that have ended and are not kept any longer, the oldest first.
+/// Finished Jobs beyond the history limits, oldest first.
 fn outlived(spec: &CronJobSpec, jobs: &[Arc<Job>]) -> Vec<Arc<Job>> {
     let kept = [
         ("Complete", spec.successful_jobs_history_limit.unwrap_or(3)),
@@ -118,7 +118,7 @@ fn job(cron: &CronJob, spec: &CronJobSpec, due: Timestamp) -> Job {
     let of_template = template.metadata.clone().unwrap_or_default();
     let mut annotations = of_template.annotations.unwrap_or_default();
     annotations.insert(SCHEDULED_AT.to_owned(), due.to_string());
-    // The same time has the same name: it cannot be made twice.
+    // The name contains the time, so no Job is created twice.
     let own = format!("{}-{}", name(&cron.metadata), due.as_second() / 60);
     Job {
         metadata: ObjectMeta {
@@ -149,7 +149,7 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(cron) = views.cron_jobs.get(&key) else { return Ok(None) };
     let spec = &cron.spec;

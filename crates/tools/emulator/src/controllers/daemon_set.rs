@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::clock::seconds;
 use crate::key::{Key, controller, controller_reference, label, name, namespace, uid};
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::{of_owner, orphans_in};
 
 use super::context::Context;
@@ -35,7 +35,7 @@ const COMPONENT: &str = "daemonset-controller";
 
 const REVISION: &str = "controller-revision-hash";
 
-/// Taints that pods of DaemonSets do not mind.
+/// Taints that pods of DaemonSets tolerate.
 const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -50,10 +50,10 @@ pub(super) struct DaemonSetActions {
     pub(super) create: Vec<String>,
     pub(super) delete: Vec<Arc<Pod>>,
     pub(super) status: DaemonSetStatus,
-    pub(super) again: Again,
+    pub(super) again: Requeue,
 }
 
-/// The template with what every pod of a DaemonSet tolerates.
+/// The template with the tolerations of all DaemonSet pods.
 fn tolerant(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     let spec = template.spec.get_or_insert_default();
@@ -99,7 +99,7 @@ fn for_node(template: &PodTemplateSpec, node: &str) -> PodTemplateSpec {
     template
 }
 
-/// Whether a pod should run on a node, and whether one that does may stay.
+/// Whether a pod should run on a node, and whether a running one may stay.
 fn belongs(pod: &PodSpec, node: &Model) -> (bool, bool) {
     let terms = pod.node_affinity.required.as_ref();
     let wanted = terms.is_none_or(|terms| terms.iter().any(|term| term.matches(node)));
@@ -113,7 +113,7 @@ fn belongs(pod: &PodSpec, node: &Model) -> (bool, bool) {
     (tolerated(&Effect::is_hard), tolerated(&|effect| effect == Effect::NoExecute))
 }
 
-/// The node a pod is on, or is meant for.
+/// The node that a pod is bound to or has affinity for.
 fn target(pod: &Pod) -> Option<&str> {
     if let Some(node) = node_of(pod) {
         return Some(node);
@@ -200,7 +200,7 @@ pub(super) fn plan(
     plan
 }
 
-/// Old pods go, as many at a time as may be missing; those that are missed already go first.
+/// Deletes old pods: unavailable ones first, others as `maxUnavailable` allows.
 fn renew(
     plan: &mut DaemonSetActions,
     spec: &DaemonSetSpec,
@@ -254,7 +254,7 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(set) = views.daemon_sets.get(&key) else { return Ok(None) };
     let Some(spec) = &set.spec else { return Ok(None) };

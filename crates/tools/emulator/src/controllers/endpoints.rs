@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use crate::key::{Key, controller_reference, label, labels, name, namespace, unless_gone};
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 
 use super::context::{Context, each};
 use super::pods::{self, is_finished, is_ready, is_terminating, node_of};
@@ -200,7 +200,7 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
 }
 
 /// Brings the slices and Endpoints of one Service up to date.
-pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let existing = views.endpoint_slices.in_namespace(&key.namespace);
     let existing: Vec<_> = existing.into_iter().filter(|one| is_ours(one, &key.name)).collect();

@@ -27,10 +27,10 @@ pub(crate) fn set(name: &str, replicas: i32) -> ReplicaSet {
     .unwrap()
 }
 
-pub(crate) struct Made(Pod);
+pub(crate) struct PodBuilder(Pod);
 
-pub(crate) fn pod(name: &str) -> Made {
-    Made(
+pub(crate) fn pod(name: &str) -> PodBuilder {
+    PodBuilder(
         from_value(json!({
             "metadata": {
                 "name": name, "namespace": "default", "uid": format!("{name}-uid"),
@@ -43,13 +43,13 @@ pub(crate) fn pod(name: &str) -> Made {
     )
 }
 
-impl From<Pod> for Made {
+impl From<Pod> for PodBuilder {
     fn from(pod: Pod) -> Self {
         Self(pod)
     }
 }
 
-impl Made {
+impl PodBuilder {
     pub(crate) fn never_restarted(mut self) -> Self {
         self.0.spec.as_mut().unwrap().restart_policy = Some("Never".to_owned());
         self

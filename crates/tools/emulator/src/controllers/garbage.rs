@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::key::{Key, delete_this, has_finalizer, is_conflict, uid, unless_gone};
 use crate::mirror::Change;
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 
 use super::kinds::{Kinds, Meta};
 
@@ -42,7 +42,7 @@ impl Item {
 pub(super) struct Graph {
     items: HashMap<String, Item>,
     dependents: HashMap<String, HashSet<String>>,
-    /// Owners that were looked for and are not there. UIDs are never used again.
+    /// Owners that do not exist. UIDs are never reused.
     absent: HashSet<String>,
 }
 
@@ -52,10 +52,10 @@ enum GarbageAction {
     LookFor(Vec<OwnerReference>),
     Disown(Vec<String>),
     Delete(PropagationPolicy),
-    /// All who had to go first are gone.
+    /// All dependents are gone: remove this finalizer.
     Finish(&'static str),
     Orphan(Vec<String>),
-    /// These have to go first.
+    /// Wait for these dependents.
     Await(Vec<String>),
 }
 
@@ -76,7 +76,7 @@ impl Graph {
                 dependents.remove(id);
                 if dependents.is_empty() {
                     self.dependents.remove(&owner.uid);
-                    // Nobody asks for it any more.
+                    // No object refers to it any more.
                     self.absent.remove(&owner.uid);
                 }
             }
@@ -205,7 +205,7 @@ impl Garbage {
         look.into_iter().for_each(|id| self.queue.add(Key::new("", id)));
     }
 
-    pub(super) async fn reconcile(&self, key: Key) -> Result<Again, kube::Error> {
+    pub(super) async fn reconcile(&self, key: Key) -> Result<Requeue, kube::Error> {
         let id = key.name;
         let verdict = self.graph().judge(&id);
         let item = self.graph().items.get(&id).cloned();
@@ -237,10 +237,10 @@ impl Garbage {
         Ok(None)
     }
 
-    /// Whether an owner is there though no watch has brought it yet.
+    /// Asks the API server whether an owner exists that no watch has brought.
     async fn look_for(&self, item: &Item, owner: &OwnerReference) -> Result<(), kube::Error> {
         let Some(kind) = self.kinds.find(&owner.api_version, &owner.kind) else {
-            // Nobody knows the kind; it may come yet. Nothing is deleted on a guess.
+            // The kind is unknown, perhaps not discovered yet: delete nothing.
             let object = item.meta.name_any();
             tracing::debug!(object, kind = owner.kind, "an owner is of an unknown kind");
             return Err(kube::Error::Service("an owner is of an unknown kind".into()));

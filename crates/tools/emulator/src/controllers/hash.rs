@@ -5,14 +5,13 @@
 
 use serde::Serialize;
 
-/// The label that keeps the pods of a Deployment's sets apart.
 pub(crate) const HASH: &str = "pod-template-hash";
 
-/// No vowels and nothing that looks like one: names must not become words.
+/// Kubernetes' alphabet without vowels, so that names contain no words.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
 pub(crate) fn of<T: Serialize>(template: &T, collisions: i32) -> String {
-    // Objects of the API are maps of texts: they always have a JSON form.
+    // API objects always serialize.
     let mut text = serde_json::to_vec(template).unwrap_or_default();
     if collisions > 0 {
         text.extend(collisions.to_be_bytes());

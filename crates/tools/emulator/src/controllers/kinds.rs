@@ -16,15 +16,15 @@ use tokio::time::timeout;
 
 use crate::mirror::{Change, Mirror, by_name_only};
 
-/// Kinds are looked for so often, and when a definition changes.
+/// Discovery runs this often, and when a CustomResourceDefinition changes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// How long definitions take to be served once they are there.
+/// Time for a new definition to be served.
 const SETTLE: Duration = Duration::from_millis(500);
 
 pub(crate) type Meta = PartialObjectMeta<DynamicObject>;
 
 #[derive(Clone)]
-pub(crate) struct Tracked {
+pub(crate) struct TrackedKind {
     pub(crate) resource: ApiResource,
     pub(crate) namespaced: bool,
     pub(crate) deletes_collections: bool,
@@ -33,11 +33,10 @@ pub(crate) struct Tracked {
 
 type Listener = Box<dyn Fn(&ApiResource, &Change<Meta>) + Send + Sync>;
 
-/// All kinds.
 pub(crate) struct Kinds {
     client: Client,
     /// By group and plural.
-    tracked: RwLock<BTreeMap<(String, String), (Tracked, AbortHandle)>>,
+    tracked: RwLock<BTreeMap<(String, String), (TrackedKind, AbortHandle)>>,
     listeners: Arc<RwLock<Vec<Listener>>>,
     look: Arc<Notify>,
 }
@@ -52,7 +51,7 @@ impl Kinds {
         })
     }
 
-    /// Calls `listener` after every change of any object. It must be quick.
+    /// Calls `listener` after every change of any object. It must not block.
     pub(crate) fn on_change(
         &self,
         listener: impl Fn(&ApiResource, &Change<Meta>) + Send + Sync + 'static,
@@ -61,13 +60,13 @@ impl Kinds {
         listeners.push(Box::new(listener));
     }
 
-    pub(crate) fn all(&self) -> Vec<Tracked> {
+    pub(crate) fn all(&self) -> Vec<TrackedKind> {
         let tracked = self.tracked.read().unwrap_or_else(PoisonError::into_inner);
         tracked.values().map(|(tracked, _)| tracked.clone()).collect()
     }
 
-    /// The kind of this name, whatever version of its group somebody writes.
-    pub(crate) fn find(&self, api_version: &str, kind: &str) -> Option<Tracked> {
+    /// Finds a kind by group and name, in any version.
+    pub(crate) fn find(&self, api_version: &str, kind: &str) -> Option<TrackedKind> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let tracked = self.tracked.read().unwrap_or_else(PoisonError::into_inner);
         let mut of_group = tracked.values().map(|(tracked, _)| tracked);
@@ -88,14 +87,14 @@ impl Kinds {
                 Ok(found) => self.track(found, &mut watches),
                 Err(error) => tracing::debug!(%error, "kinds cannot be listed"),
             }
-            // Either way they are looked for again.
+            // Discovery repeats in both cases.
             if timeout(LOOK_EVERY, self.look.notified()).await.is_ok() {
                 tokio::time::sleep(SETTLE).await;
             }
         }
     }
 
-    async fn discover(&self) -> Result<Vec<Tracked>, kube::Error> {
+    async fn discover(&self) -> Result<Vec<TrackedKind>, kube::Error> {
         let at_once = Discovery::new(self.client.clone()).run_aggregated().await;
         let discovery = match at_once {
             Ok(discovery) => discovery,
@@ -105,13 +104,13 @@ impl Kinds {
         for group in discovery.groups() {
             for (resource, can) in group.recommended_resources() {
                 let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
-                // Events own nothing and nobody owns them.
+                // Events have no owners and no dependents.
                 if resource.plural == "events"
                     || !needed.iter().all(|verb| can.supports_operation(verb))
                 {
                     continue;
                 }
-                found.push(Tracked {
+                found.push(TrackedKind {
                     resource,
                     namespaced: can.scope == Scope::Namespaced,
                     deletes_collections: can.supports_operation(verbs::DELETE_COLLECTION),
@@ -122,7 +121,7 @@ impl Kinds {
         Ok(found)
     }
 
-    fn track(&self, found: Vec<Tracked>, watches: &mut JoinSet<()>) {
+    fn track(&self, found: Vec<TrackedKind>, watches: &mut JoinSet<()>) {
         let mut tracked = self.tracked.write().unwrap_or_else(PoisonError::into_inner);
         let key = |resource: &ApiResource| (resource.group.clone(), resource.plural.clone());
         let names: Vec<_> = found.iter().map(|one| key(&one.resource)).collect();
@@ -157,7 +156,7 @@ impl Kinds {
         }
     }
 
-    pub(crate) fn api(&self, kind: &Tracked, namespace: &str) -> Api<DynamicObject> {
+    pub(crate) fn api(&self, kind: &TrackedKind, namespace: &str) -> Api<DynamicObject> {
         if kind.namespaced {
             Api::namespaced_with(self.client.clone(), namespace, &kind.resource)
         } else {

@@ -34,23 +34,22 @@ use tokio::task::JoinSet;
 use crate::clock::Clock;
 use crate::events::{self, Recorder};
 use crate::key::Key;
-use crate::queue::{Again, Queue, Waiting, drive, queue};
+use crate::queue::{Queue, QueueReceiver, Requeue, drive, queue};
 use crate::views::Views;
 use context::Context;
 use garbage::Garbage;
 use kinds::Kinds;
-use node_life::Pulses;
+use node_life::Heartbeats;
 
-/// Objects of one kind that are looked at at a time.
+/// Objects of one kind that are reconciled concurrently.
 const WIDTH: usize = 16;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where times come from.
     pub clock: Clock,
-    /// How long a Job waits after the first of its pods has failed; twice as long after each other.
+    /// Backoff of a Job after the first failed pod; it doubles with each further one.
     pub job_backoff: Duration,
-    /// How long a node may say nothing before it is given up.
+    /// How long a node may miss heartbeats before it becomes unreachable.
     pub node_grace: Duration,
 }
 
@@ -79,15 +78,19 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    /// Looks at what comes into a queue, once everything is known.
-    fn drive<Work, Done>(&mut self, name: &'static str, (to, waiting): (Queue, Waiting), work: Work)
-    where
+    /// Reconciles the keys of a queue, once all mirrors are filled.
+    fn drive<Work, Done>(
+        &mut self,
+        name: &'static str,
+        (to, waiting): (Queue, QueueReceiver),
+        work: Work,
+    ) where
         Work: Fn(Context, Key) -> Done + Send + Sync + 'static,
-        Done: Future<Output = Result<Again, kube::Error>> + Send,
+        Done: Future<Output = Result<Requeue, kube::Error>> + Send,
     {
         let context = self.context.clone();
         self.tasks.spawn(async move {
-            // The loop ends when nobody can put anything into its queue any more.
+            // The loop ends when the last sender is dropped.
             let _to = to;
             context.views.filled_for_controllers().await;
             drive(name, waiting, WIDTH, |key| work(context.clone(), key)).await;
@@ -122,7 +125,7 @@ pub(crate) fn spawn(
     controller!("statefulset", stateful_set);
     controller!("daemonset", daemon_set);
     controller!("cronjob", cron_job);
-    controller!("disruption budget", budgets);
+    controller!("poddisruptionbudget", budgets);
     controller!("service", endpoints);
 
     let (to, waiting) = queue();
@@ -150,7 +153,7 @@ fn start_over_kinds(start: &mut Start<'_>, kinds: &Arc<Kinds>) {
         let garbage = garbage.clone();
         async move { garbage.reconcile(key).await }
     };
-    start.drive("garbage", (to, waiting), work);
+    start.drive("garbage collection of", (to, waiting), work);
 
     let (to, waiting) = queue();
     namespaces::wire(&context, &to);
@@ -168,7 +171,7 @@ fn start_over_kinds(start: &mut Start<'_>, kinds: &Arc<Kinds>) {
         let all = Arc::clone(&all);
         async move { quotas::reconcile(&context, &all, key).await }
     };
-    start.drive("quota", (to, waiting), work);
+    start.drive("resourcequota", (to, waiting), work);
 
     let (to, waiting) = queue();
     autoscaler::wire(&context, &to);
@@ -182,17 +185,17 @@ fn start_over_kinds(start: &mut Start<'_>, kinds: &Arc<Kinds>) {
 
 fn start_nodes(start: &mut Start<'_>, grace: Duration) {
     let context = start.context.clone();
-    let pulses = Pulses::default();
+    let heartbeats = Heartbeats::default();
     let (nodes, nodes_waiting) = queue();
     let (pods, pods_waiting) = queue();
-    node_life::wire(&context, &pulses, &nodes, &pods);
+    node_life::wire(&context, &heartbeats, &nodes, &pods);
     let work = move |context: Context, key| {
-        let pulses = pulses.clone();
-        async move { node_life::reconcile_node(&context, &pulses, grace, key).await }
+        let heartbeats = heartbeats.clone();
+        async move { node_life::reconcile_node(&context, &heartbeats, grace, key).await }
     };
     start.drive("node", (nodes, nodes_waiting), work);
     let work = |context: Context, key| async move { node_life::reconcile_pod(&context, key).await };
-    start.drive("pod of a node", (pods, pods_waiting), work);
+    start.drive("pod", (pods, pods_waiting), work);
 }
 
 fn start_claims(start: &mut Start<'_>) {
@@ -201,9 +204,9 @@ fn start_claims(start: &mut Start<'_>) {
     let (claims, claims_waiting) = queue();
     claims::wire(&context, &pods, &claims);
     let work = |context: Context, key| async move { claims::reconcile_pod(&context, key).await };
-    start.drive("claims of a pod", (pods, pods_waiting), work);
+    start.drive("resourceclaims of pod", (pods, pods_waiting), work);
     let work = |context: Context, key| async move { claims::reconcile_claim(&context, key).await };
-    start.drive("claim", (claims, claims_waiting), work);
+    start.drive("resourceclaim", (claims, claims_waiting), work);
 
     let (claims, claims_waiting) = queue();
     let (volumes, volumes_waiting) = queue();

@@ -8,10 +8,10 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::key::{Key, is_already_exists, is_conflict, is_not_found, unless_gone};
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 
 use super::context::{Context, each};
-use super::kinds::{Kinds, Tracked};
+use super::kinds::{Kinds, TrackedKind};
 
 /// The finalizer that stands for a namespace's contents.
 const CONTENTS: &str = "kubernetes";
@@ -27,7 +27,7 @@ pub(super) async fn reconcile(
     context: &Context,
     kinds: &Arc<Kinds>,
     key: Key,
-) -> Result<Again, kube::Error> {
+) -> Result<Requeue, kube::Error> {
     let Some(namespace) = context.views.namespaces.get(&key) else { return Ok(None) };
     if namespace.metadata.deletion_timestamp.is_none() {
         return give_account(context, &key.name).await.map(|()| None);
@@ -36,18 +36,18 @@ pub(super) async fn reconcile(
     if finalizers.is_none_or(|list| !list.iter().any(|one| one == CONTENTS)) {
         return Ok(None);
     }
-    let inside: Vec<Tracked> = kinds.all().into_iter().filter(|kind| kind.namespaced).collect();
+    let inside: Vec<TrackedKind> = kinds.all().into_iter().filter(|kind| kind.namespaced).collect();
     if inside.is_empty() {
-        // It is not known yet what could be in it.
+        // Kinds are not discovered yet.
         return Ok(Some(SOON));
     }
-    let known: Vec<Tracked> = inside
+    let known: Vec<TrackedKind> = inside
         .iter()
         .filter(|kind| !kind.mirror.in_namespace(&key.name).is_empty())
         .cloned()
         .collect();
     each(&known, |kind| empty(kinds, kind, &key.name)).await?;
-    // A watch may lag; the API server itself has the last word.
+    // Watches may lag, so ask the API server.
     for kind in &inside {
         let one = ListParams { limit: Some(1), ..ListParams::default() };
         let left = kinds.api(kind, &key.name).list_metadata(&one).await;
@@ -64,7 +64,7 @@ pub(super) async fn reconcile(
     finalize(context, &namespace).await.map(|()| None)
 }
 
-async fn empty(kinds: &Kinds, kind: &Tracked, namespace: &str) -> Result<(), kube::Error> {
+async fn empty(kinds: &Kinds, kind: &TrackedKind, namespace: &str) -> Result<(), kube::Error> {
     let api = kinds.api(kind, namespace);
     let how = DeleteParams::background();
     if kind.deletes_collections {
@@ -100,7 +100,7 @@ async fn give_account(context: &Context, namespace: &str) -> Result<(), kube::Er
         return Ok(());
     }
     match api.create(&PostParams::default(), &account).await {
-        // Another one made it, or the namespace goes already.
+        // It exists, or the namespace is being deleted.
         Err(error) if is_already_exists(&error) => Ok(()),
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(()),
         answer => answer.map(|_| ()),

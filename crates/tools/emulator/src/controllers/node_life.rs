@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::clock::{later, seconds, until, whole_seconds};
 use crate::key::{Key, delete_this, name, namespace, unless_gone};
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::{LEASES_OF_NODES, on_node};
 
 use super::context::{Context, each};
@@ -38,24 +38,24 @@ const PRESSURES: [(&str, &str); 4] = [
 
 /// When a node was last seen to say something new.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pulses(Arc<Mutex<HashMap<String, Timestamp>>>);
+pub(super) struct Heartbeats(Arc<Mutex<HashMap<String, Timestamp>>>);
 
-impl Pulses {
+impl Heartbeats {
     fn with<T>(&self, look: impl FnOnce(&mut HashMap<String, Timestamp>) -> T) -> T {
         look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn beat(&self, node: &str, now: Timestamp) {
-        self.with(|pulses| pulses.insert(node.to_owned(), now));
+        self.with(|heartbeats| heartbeats.insert(node.to_owned(), now));
     }
 
     /// Since when nothing new was seen of a node; nothing was seen before anybody looked.
     fn silent_since(&self, node: &str, now: Timestamp) -> Timestamp {
-        self.with(|pulses| *pulses.entry(node.to_owned()).or_insert(now))
+        self.with(|heartbeats| *heartbeats.entry(node.to_owned()).or_insert(now))
     }
 
     fn forget(&self, node: &str) {
-        self.with(|pulses| pulses.remove(node));
+        self.with(|heartbeats| heartbeats.remove(node));
     }
 }
 
@@ -90,13 +90,13 @@ fn silenced(node: &Node, now: Timestamp) -> Vec<NodeCondition> {
         .collect()
 }
 
-/// The taints a node should have; `None` if it has them.
+/// The taints a node should have; `None` if it has exactly those.
 fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     let ready = find(node, "Ready").map(|condition| condition.status.as_str());
     let unready = match ready {
         Some("True") => None,
         Some("Unknown") => Some(UNREACHABLE),
-        // A node that has said nothing yet is not ready.
+        // A node without a Ready condition is not ready.
         _ => Some(NOT_READY),
     };
     let mut wanted: Vec<(&str, &str)> = Vec::new();
@@ -136,7 +136,7 @@ fn taints(node: &Node, now: Timestamp) -> Option<Vec<Taint>> {
     (after != before).then_some(after)
 }
 
-/// When a pod has to leave a node with these taints; `None`: it may stay for ever.
+/// When the taints evict a pod; `None`: never.
 fn leaves_at(pod: &Pod, taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
     let spec = pod.spec.as_ref()?;
     let written = spec.tolerations.as_deref().unwrap_or_default();
@@ -164,10 +164,10 @@ fn leaves_at(pod: &Pod, taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
     soonest
 }
 
-pub(super) fn wire(context: &Context, pulses: &Pulses, nodes: &Queue, pods: &Queue) {
+pub(super) fn wire(context: &Context, heartbeats: &Heartbeats, nodes: &Queue, pods: &Queue) {
     let views = &context.views;
     let (to, all) = (nodes.clone(), Arc::clone(&views.pods));
-    let (evict, clock, heard) = (pods.clone(), context.clock, pulses.clone());
+    let (evict, clock, heard) = (pods.clone(), context.clock, heartbeats.clone());
     views.nodes.on_change(move |change| {
         to.add(change.key.clone());
         let said = |node: &Arc<Node>| {
@@ -185,7 +185,7 @@ pub(super) fn wire(context: &Context, pulses: &Pulses, nodes: &Queue, pods: &Que
             }
         }
     });
-    let (clock, heard) = (context.clock, pulses.clone());
+    let (clock, heard) = (context.clock, heartbeats.clone());
     views.leases.on_change(move |change| {
         if change.key.namespace == LEASES_OF_NODES && change.new.is_some() {
             heard.beat(&change.key.name, clock.now());
@@ -203,17 +203,17 @@ pub(super) fn wire(context: &Context, pulses: &Pulses, nodes: &Queue, pods: &Que
 
 pub(super) async fn reconcile_node(
     context: &Context,
-    pulses: &Pulses,
+    heartbeats: &Heartbeats,
     grace: Duration,
     key: Key,
-) -> Result<Again, kube::Error> {
+) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(node) = views.nodes.get(&key) else {
-        pulses.forget(&key.name);
+        heartbeats.forget(&key.name);
         return Ok(None);
     };
     let now = context.clock.now();
-    let silent = later(pulses.silent_since(&key.name, now), grace);
+    let silent = later(heartbeats.silent_since(&key.name, now), grace);
     let nodes: Api<Node> = Api::all(context.client.clone());
     let mut node = (*node).clone();
     if silent <= now {
@@ -241,12 +241,12 @@ pub(super) async fn reconcile_node(
         let ready: Vec<Arc<Pod>> = pods.into_iter().filter(|pod| is_ready(pod)).collect();
         each(&ready, |pod| mark_unready(context, pod, now)).await?;
     }
-    // A node that is silent already speaks for itself when it comes back.
+    // An unreachable node is reconciled when its heartbeat returns.
     let left = until(now, silent);
     Ok(Some(if left.is_zero() { grace } else { left }))
 }
 
-/// Nobody knows whether a pod on a silent node is ready; it is not counted on.
+/// Marks a pod on an unreachable node as not ready.
 async fn mark_unready(
     context: &Context,
     pod: &Arc<Pod>,
@@ -268,8 +268,8 @@ async fn mark_unready(
     Ok(())
 }
 
-/// Looks at one pod that is on a node.
-pub(super) async fn reconcile_pod(context: &Context, key: Key) -> Result<Again, kube::Error> {
+/// Evicts a pod whose node is gone or has taints it does not tolerate.
+pub(super) async fn reconcile_pod(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(pod) = views.pods.get(&key) else { return Ok(None) };
     let Some(on) = node_of(&pod) else { return Ok(None) };
@@ -292,7 +292,7 @@ pub(super) async fn reconcile_pod(context: &Context, key: Key) -> Result<Again, 
     }
 }
 
-/// Says why a pod goes that would rather have stayed.
+/// Sets the condition `DisruptionTarget`.
 async fn disrupt(
     context: &Context,
     pod: &Pod,
@@ -327,7 +327,7 @@ async fn disrupt(
     Ok(())
 }
 
-/// A pod whose node is gone will not be ended by anybody else.
+/// Deletes a pod whose node is gone, because no kubelet will.
 async fn remove_lost(
     context: &Context,
     pod: &Arc<Pod>,
@@ -413,11 +413,11 @@ mod tests {
 
     #[test]
     fn silence_is_judged_by_when_a_beat_was_seen() {
-        let pulses = Pulses::default();
-        assert_eq!(pulses.silent_since("n", at(1000)), at(1000));
-        assert_eq!(pulses.silent_since("n", at(1030)), at(1000));
-        pulses.beat("n", at(1040));
-        assert_eq!(pulses.silent_since("n", at(1050)), at(1040));
+        let heartbeats = Heartbeats::default();
+        assert_eq!(heartbeats.silent_since("n", at(1000)), at(1000));
+        assert_eq!(heartbeats.silent_since("n", at(1030)), at(1000));
+        heartbeats.beat("n", at(1040));
+        assert_eq!(heartbeats.silent_since("n", at(1050)), at(1040));
         let said = silenced(&node(Some("True"), json!({})), at(1100));
         assert_eq!(said[0].reason.as_deref(), Some("NodeStatusUnknown"));
         let mut silent = node(None, json!({}));

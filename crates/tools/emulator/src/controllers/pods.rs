@@ -20,7 +20,6 @@ pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
     node.filter(|node| !node.is_empty())
 }
 
-/// It has ended, well or not.
 pub(crate) fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
@@ -42,13 +41,12 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
-/// Since when it is ready.
 pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
     let condition = condition(pod, "Ready").filter(|condition| condition.status == "True")?;
     condition.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// How long it takes until a ready pod has been ready long enough; `None` if it is not ready.
+/// Time until a ready pod is available; `None` if it is not ready.
 pub(crate) fn available_in(pod: &Pod, min_ready: Duration, now: Timestamp) -> Option<Duration> {
     if !is_ready(pod) {
         return None;
@@ -60,7 +58,6 @@ pub(crate) fn available_in(pod: &Pod, min_ready: Duration, now: Timestamp) -> Op
     }
 }
 
-/// Restarts of the container that was started most often.
 pub(crate) fn restarts_max(pod: &Pod) -> i32 {
     let status = pod.status.as_ref();
     let containers = status.and_then(|status| status.container_statuses.as_ref());
@@ -78,15 +75,14 @@ pub(crate) fn selects(selector: &Selector, meta: &ObjectMeta) -> bool {
 
 #[derive(Debug)]
 pub(crate) struct Claims<K> {
-    /// Those the owner has, with those it is about to adopt.
+    /// Controlled by the owner, with those in `adopt`.
     pub(crate) mine: Vec<Arc<K>>,
-    /// Those that match and that nobody controls.
+    /// Matching objects without a controller.
     pub(crate) adopt: Vec<Arc<K>>,
-    /// Those it has but that do not match any more.
+    /// Controlled by the owner, but no longer matching.
     pub(crate) release: Vec<Arc<K>>,
 }
 
-/// Which of `candidates` are the owner's: those that it controls and those it may adopt.
 pub(crate) fn claim<K>(
     owner: &ObjectMeta,
     selector: &Selector,
@@ -119,7 +115,7 @@ where
     claims
 }
 
-/// A pod as a template has it, for the API server to name.
+/// A pod from a template, with a generated name.
 pub(crate) fn from_template(
     template: &PodTemplateSpec,
     owner: &ObjectMeta,

@@ -14,21 +14,21 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
 use crate::clock::{later, seconds};
 use crate::key::Key;
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 
 use super::context::Context;
 use super::kinds::Kinds;
 use super::pods::is_finished;
 
-/// Everything is counted anew so often, as Kubernetes does it.
+/// Interval of full recounts, as in Kubernetes.
 const ANEW_EVERY: Duration = Duration::from_secs(300);
 
-/// By then everything that was admitted before is seen.
+/// After this time the watches have brought everything that was admitted before.
 const SETTLES_IN: Duration = Duration::from_secs(2);
 
 const POD_LEVEL: PodLevelResources = PodLevelResources::HonouredIfEmptyToo;
 
-/// Objects that quotas count under a name of their own, beside `count/…`.
+/// Objects that quotas also count under a plain name, besides `count/…`.
 const NAMED: [(&str, &str); 8] = [
     ("configmaps", ""),
     ("persistentvolumeclaims", ""),
@@ -40,7 +40,7 @@ const NAMED: [(&str, &str); 8] = [
     ("jobs", "batch"),
 ];
 
-/// A pod counts until it has ended, or should have been gone for long.
+/// Whether a pod counts: until it is finished or long past its deletion grace period.
 fn counts(pod: &Pod, now: Timestamp) -> bool {
     let meta = &pod.metadata;
     let overdue = meta.deletion_timestamp.as_ref().zip(meta.deletion_grace_period_seconds);
@@ -66,7 +66,7 @@ fn is_about(quota: &ResourceQuota, pod: &Pod) -> bool {
             _ => !priority.is_empty(),
         },
         "CrossNamespacePodAffinity" => crosses_namespaces(pod),
-        // What nobody knows, nothing matches.
+        // Unknown scopes match nothing.
         _ => false,
     };
     let plain = spec.scopes.iter().flatten();
@@ -89,7 +89,7 @@ fn crosses_namespaces(pod: &Pod) -> bool {
     })
 }
 
-/// What one pod takes of each resource a quota may name.
+/// The usage of one pod by resource name.
 fn usage(pod: &Pod) -> BTreeMap<String, Quantity> {
     let mut used = BTreeMap::new();
     let one = Quantity::from_units(1, berth_model::quantity::Format::DecimalSi);
@@ -112,7 +112,7 @@ fn usage(pod: &Pod) -> BTreeMap<String, Quantity> {
     used
 }
 
-/// What is used of each resource that a quota limits. `objects` counts those of a group and plural.
+/// The usage of each resource that a quota limits. `objects` counts objects by group and plural.
 pub(super) fn used(
     quota: &ResourceQuota,
     pods: &[Arc<Pod>],
@@ -145,7 +145,7 @@ pub(super) fn used(
         };
         let of_pods = || sums.get(name).map(ToString::to_string);
         let told = || before.and_then(|before| before.get(name)).map(|text| text.0.clone());
-        // Storage is only known to the API server's own count; it stays as it is.
+        // Only the API server counts storage; keep its value.
         let storage = name.contains("storage") && !name.contains("ephemeral-storage");
         let text = counted.or_else(of_pods).or_else(|| told().filter(|_| storage));
         (name.clone(), Text(text.unwrap_or_else(|| "0".to_owned())))
@@ -157,7 +157,7 @@ pub(super) fn wire(context: &Context, kinds: &Kinds, queue: &Queue) {
     let views = &context.views;
     let to = queue.clone();
     views.quotas.on_change(move |change| {
-        // What the API server has counted up is not counted again before the pods are seen.
+        // Usage that the API server has charged is kept until the pods are seen.
         let spec = |quota: &Arc<ResourceQuota>| quota.spec.clone();
         let known = change.old.as_ref().map(spec) == change.new.as_ref().map(spec);
         let hard = |quota: &Arc<ResourceQuota>| {
@@ -170,7 +170,7 @@ pub(super) fn wire(context: &Context, kinds: &Kinds, queue: &Queue) {
     });
     let (to, quotas) = (queue.clone(), Arc::clone(&views.quotas));
     views.pods.on_change(move |change| {
-        // Only what is given back: the rest the API server has counted already.
+        // Only decreases are written: increases are the API server's.
         let ended = |pod: &Arc<Pod>| is_finished(pod);
         let given_back =
             change.new.as_ref().is_none_or(ended) && !change.old.as_ref().is_none_or(ended);
@@ -194,7 +194,7 @@ pub(super) async fn reconcile(
     context: &Context,
     kinds: &Kinds,
     key: Key,
-) -> Result<Again, kube::Error> {
+) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(quota) = views.quotas.get(&key) else { return Ok(None) };
     let pods = views.pods.in_namespace(&key.namespace);
@@ -205,7 +205,7 @@ pub(super) async fn reconcile(
     if quota.status.as_ref() != Some(&status) {
         let written = ResourceQuota { status: Some(status), ..(*quota).clone() };
         context.write_status(&views.quotas, &written).await?;
-        // Something may have been admitted that was not seen yet.
+        // Objects may have been admitted that are not seen yet.
         return Ok(Some(SETTLES_IN));
     }
     Ok(Some(ANEW_EVERY))

@@ -14,7 +14,7 @@ use crate::clock::seconds;
 use crate::key::{
     Key, annotation, controller, controller_reference, error_message, labels, namespace, uid,
 };
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::{of_owner, orphans_in};
 
 use super::context::Context;
@@ -35,7 +35,7 @@ pub(crate) struct ReplicaSetActions {
     pub(crate) delete: Vec<Arc<Pod>>,
 }
 
-/// How many pods to make, or which to delete. `related` are the pods of all sets of the same owner.
+/// Pods to create or delete. `related` are the pods of all sets of the same owner.
 pub(crate) fn plan(
     set: &ReplicaSet,
     mine: &[Arc<Pod>],
@@ -67,7 +67,7 @@ fn wanted(set: &ReplicaSet) -> usize {
     usize::try_from(replicas).unwrap_or(0)
 }
 
-/// Those that are missed least first, in Kubernetes' order.
+/// Sorts by Kubernetes' order of deletion.
 pub(crate) fn sort_for_deletion(pods: &mut [Arc<Pod>], related: &[Arc<Pod>], now: Timestamp) {
     let mut on_node: HashMap<&str, usize> = HashMap::new();
     for pod in related.iter().filter(|pod| is_active(pod)) {
@@ -100,8 +100,7 @@ fn created(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-/// The younger first, but ages of the same order of magnitude are alike: then UIDs decide, which is
-/// as good as chance.
+/// Younger first. Ages of the same power of two are equal, then UIDs decide.
 fn by_age(
     one: Option<Timestamp>,
     other: Option<Timestamp>,
@@ -120,13 +119,13 @@ fn by_age(
     magnitude(one).cmp(&magnitude(other)).then_with(by_uid)
 }
 
-/// What the set says of itself. `failure` is why pods could not be made or deleted.
+/// The status. `failure`: reason and message of a failed creation or deletion.
 pub(crate) fn status(
     set: &ReplicaSet,
     mine: &[Arc<Pod>],
     failure: Option<(&str, String)>,
     now: Timestamp,
-) -> (ReplicaSetStatus, Again) {
+) -> (ReplicaSetStatus, Requeue) {
     let spec = set.spec.as_ref();
     let template = spec.and_then(|spec| spec.template.as_ref());
     let min_ready = seconds(spec.and_then(|spec| spec.min_ready_seconds).unwrap_or(0).into());
@@ -184,7 +183,7 @@ fn count(many: usize) -> i32 {
     i32::try_from(many).unwrap_or(i32::MAX)
 }
 
-/// The API leaves out what is zero.
+/// `None` for zero, which the API omits.
 pub(super) fn some(many: usize) -> Option<i32> {
     Some(count(many)).filter(|count| *count > 0)
 }
@@ -215,7 +214,7 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(set) = views.replica_sets.get(&key) else { return Ok(None) };
     let Some(spec) = &set.spec else { return Ok(None) };
@@ -251,7 +250,7 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube
     let (mut status, again) = status(&set, &candidates, failure, context.clock.now());
     let before = set.status.clone().unwrap_or_default();
     if before.terminating_replicas.is_none() && status.terminating_replicas == Some(0) {
-        // API servers without this field would be told of it for ever.
+        // API servers without this field would drop it, and it would be written again and again.
         status.terminating_replicas = None;
     }
     if before != status {

@@ -21,7 +21,7 @@ use crate::clock::seconds;
 use crate::key::{
     Key, controller, controller_reference, is_already_exists, label, name, namespace, uid,
 };
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::{of_owner, orphans_in};
 
 use super::context::Context;
@@ -39,12 +39,11 @@ const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct StatefulSetActions {
-    /// Ordinals of pods to make, and whether with the new template.
+    /// Ordinals of pods to create, and whether from the new template.
     pub(super) create: Vec<(i32, bool)>,
     pub(super) delete: Vec<Arc<Pod>>,
 }
 
-/// The two revisions of a set: what pods had, and what they are to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Revisions {
     pub(super) current: String,
@@ -98,7 +97,7 @@ pub(super) fn plan(
             Some(pod) if is_available(pod) => continue,
             Some(_) => {}
         }
-        // Nobody comes before the one before him is well.
+        // With ordered management, the next pod waits for this one.
         if in_order {
             return plan;
         }
@@ -143,7 +142,7 @@ pub(super) fn status(
     pods: &[Arc<Pod>],
     revisions: &Revisions,
     now: Timestamp,
-) -> (StatefulSetStatus, Again) {
+) -> (StatefulSetStatus, Requeue) {
     let min_ready = seconds(spec.min_ready_seconds.unwrap_or(0).into());
     let alive: Vec<&Arc<Pod>> = pods.iter().filter(|pod| !is_terminating(pod)).collect();
     let count = |wanted: &dyn Fn(&Pod) -> bool| alive.iter().filter(|pod| wanted(pod)).count();
@@ -152,7 +151,7 @@ pub(super) fn status(
     let of_update = count(&|pod| revision(pod) == revisions.update);
     let of_current = count(&|pod| revision(pod) == revisions.current);
     let replicas = pods.len();
-    // When all are renewed, what was new is what is.
+    // When all pods are updated, the update revision becomes the current one.
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
     let done = of_update == wanted && ready == wanted && replicas == wanted;
     let current = if done { &revisions.update } else { &revisions.current };
@@ -191,14 +190,14 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(set) = views.stateful_sets.get(&key) else { return Ok(None) };
     let Some(spec) = &set.spec else { return Ok(None) };
     let Some(selector) = pods::selector(&spec.selector) else { return Ok(None) };
     let mut candidates = views.pods.by(&of_owner(uid(&set.metadata)));
     let orphans = views.pods.by(&orphans_in(&key.namespace));
-    // Only a pod that has the name of one of its own is adopted.
+    // Only pods with a matching name are adopted.
     candidates.extend(orphans.into_iter().filter(|pod| ordinal(&set.metadata, pod).is_some()));
     let Claims { mine, adopt, release } = claim(&set.metadata, &selector, candidates);
     let reference = controller_reference::<StatefulSet>(&set.metadata);
@@ -279,7 +278,7 @@ async fn create(
     }
 }
 
-/// Keeps a template under the name of its revision, so that it can be had again.
+/// Stores a template as a ControllerRevision.
 async fn keep_revision(
     context: &Context,
     set: &StatefulSet,
@@ -308,7 +307,7 @@ async fn keep_revision(
     }
 }
 
-/// The template of an earlier revision; the set's own if nobody kept it.
+/// The template of an earlier revision; the set's own if it is not stored.
 async fn old_template(
     context: &Context,
     set: &StatefulSet,
@@ -327,7 +326,7 @@ async fn old_template(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::fixtures::{Made, pod};
+    use crate::controllers::fixtures::{PodBuilder, pod};
     use serde_json::{Value, from_value};
 
     fn set(replicas: i32, more: Value) -> StatefulSet {
@@ -342,7 +341,7 @@ mod tests {
         from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
     }
 
-    fn ready(at: i32, revision: &str) -> Made {
+    fn ready(at: i32, revision: &str) -> PodBuilder {
         pod(&format!("db-{at}")).on("n").ready_at(1).labelled(REVISION, revision)
     }
 

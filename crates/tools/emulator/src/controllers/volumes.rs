@@ -23,7 +23,7 @@ use crate::events::Note;
 use crate::key::{
     Key, annotation, delete_this, is_already_exists, name, namespace, uid, unless_gone,
 };
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 
 use super::context::Context;
 use super::pods;
@@ -154,7 +154,7 @@ fn phase(claim: &PersistentVolumeClaim) -> &str {
 }
 
 /// Binds a claim, or gives it a volume to bind.
-pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(claim) = views.volume_claims.get(&key) else { return Ok(None) };
     let Some(spec) = &claim.spec else { return Ok(None) };
@@ -201,7 +201,7 @@ pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Again
         }
         Some(class) => {
             let text = format!(
-                "Waiting for a volume to be created either by the external provisioner '{}' or manually by \
+                "QueueReceiver for a volume to be created either by the external provisioner '{}' or manually by \
                  the system administrator",
                 class.provisioner
             );
@@ -402,7 +402,7 @@ async fn set_volume_phase(
 }
 
 /// Makes a volume available, or releases it when its claim is gone.
-pub(super) async fn reconcile_volume(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile_volume(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(volume) = views.volumes.get(&key) else { return Ok(None) };
     if volume.metadata.deletion_timestamp.is_some() {

@@ -89,10 +89,11 @@ pub(super) fn conditions(node: &Node, now: Timestamp) -> Option<Vec<NodeConditio
     let find = |kind: &str| said.into_iter().flatten().find(|one| one.type_ == kind);
     let fresh = |(kind, status, reason, _): &(&str, &str, &str, &str)| {
         find(kind).is_some_and(|one| {
-            let heard = one.last_heartbeat_time.as_ref().map(|time| later(time.0, REPORT_EVERY));
+            let events_of_hosts =
+                one.last_heartbeat_time.as_ref().map(|time| later(time.0, REPORT_EVERY));
             one.status == *status
                 && one.reason.as_deref() == Some(reason)
-                && heard.is_some_and(|until| until > now)
+                && events_of_hosts.is_some_and(|until| until > now)
         })
     };
     if CONDITIONS.iter().all(fresh) {

@@ -1,5 +1,5 @@
 //! The kubelet of one virtual node: admission, and the life of its pods. Pure: what must be written is returned as
-//! [`Orders`].
+//! [`Effects`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::key::{Key, annotation, uid};
 use super::Options;
 use super::fit::{self, Refusal};
 use super::script::Script;
-use super::status::{self, Doing, Exit, Home};
+use super::status::{self, Activity, Exit, PodRuntime};
 use berth_api::keys::VIRTUAL_DEVICES;
 use berth_topology::assignment::Assignment;
 
-/// What containers exit with that are told to end, and those that never began.
+/// Exit codes of containers that are stopped, and of those that never started.
 const TERMINATED: i32 = 143;
 const KILLED: i32 = 137;
 
-/// Whatever options say, a container is not started again in the same moment.
+/// The minimum restart delay, whatever the options say.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
-/// Restarts that wait longer than all before: 10 s, 20 s, 40 s and so on.
+/// Restarts whose delay doubles: 10 s, 20 s, 40 s and so on.
 const DOUBLINGS_MAX: i32 = 16;
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,22 +42,22 @@ pub(super) struct Write {
     pub(super) uid: String,
     pub(super) status: Option<PodStatus>,
     pub(super) assignment: Option<String>,
-    /// The pod is to be deleted for good, after that.
+    /// Deletes the pod with grace period 0 after the other writes.
     pub(super) remove: bool,
 }
 
-/// What follows from something that happened on a node.
+/// What follows from an event on a node.
 #[derive(Debug, Default)]
-pub(super) struct Orders {
+pub(super) struct Effects {
     pub(super) writes: Vec<(Key, Write)>,
-    /// When to look at which pod again.
+    /// Times at which pods need another look, with UIDs.
     pub(super) alarms: Vec<(Timestamp, String)>,
     pub(super) notes: Vec<(Arc<Pod>, Note)>,
-    pub(super) books_changed: bool,
+    pub(super) usage_changed: bool,
 }
 
-/// What a host sees of the rest of the world.
-pub(super) struct Around<'a> {
+/// What a host needs from outside.
+pub(super) struct Environment<'a> {
     pub(super) now: Timestamp,
     pub(super) options: &'a Options,
     /// Whether a pod has all devices it claims.
@@ -65,14 +65,25 @@ pub(super) struct Around<'a> {
     pub(super) next_ip: &'a mut dyn FnMut() -> String,
 }
 
-struct Guest {
+/// A node that no kubelet could run on.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(super) struct InvalidNode(Box<dyn std::error::Error + Send + Sync>);
+
+impl InvalidNode {
+    fn new(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self(cause.into())
+    }
+}
+
+struct HostedPod {
     key: Key,
     pod: Arc<Pod>,
     spec: Arc<PodSpec>,
     script: Script,
-    home: Home,
+    runtime: PodRuntime,
     stage: Stage,
-    /// The order to delete it has been given.
+    /// Its deletion has been requested.
     removed: bool,
 }
 
@@ -89,35 +100,29 @@ pub(super) struct Host {
     node: Arc<core::Node>,
     lowered: Node,
     inside: Inside,
-    books: Kubelet,
-    guests: BTreeMap<String, Guest>,
+    kubelet: Kubelet,
+    hosted_pods: BTreeMap<String, HostedPod>,
     reject_next: usize,
     host_ip: String,
 }
 
 impl Host {
-    /// A kubelet that starts on a node.
-    ///
-    /// # Errors
-    /// When the node is one that no kubelet could run on.
+    /// Starts a kubelet on a node.
     pub(super) fn new(
         node: Arc<core::Node>,
         topology: Option<&NodeResourceTopology>,
         host_ip: String,
-    ) -> Result<Self, String> {
-        let lowered = node.lower().map_err(|error| error.to_string())?;
+    ) -> Result<Self, InvalidNode> {
+        let lowered = node.lower().map_err(InvalidNode::new)?;
         let inside = berth_topology::read(&node, &lowered, topology, None);
-        let inside = inside.map_err(|error| error.to_string())?;
-        let books = books(&node, &inside)?;
-        let guests = BTreeMap::new();
-        Ok(Self { node, lowered, inside, books, guests, reject_next: 0, host_ip })
+        let inside = inside.map_err(InvalidNode::new)?;
+        let kubelet = kubelet(&node, &inside)?;
+        let hosted_pods = BTreeMap::new();
+        Ok(Self { node, lowered, inside, kubelet, hosted_pods, reject_next: 0, host_ip })
     }
 
-    /// A kubelet on a node of whose inside nothing is known but how much of everything there is.
-    ///
-    /// # Errors
-    /// As for [`Host::new`].
-    pub(super) fn unknown(node: Arc<core::Node>, host_ip: String) -> Result<Self, String> {
+    /// Starts a kubelet on a node as if only its capacity were known, not its topology.
+    pub(super) fn unknown(node: Arc<core::Node>, host_ip: String) -> Result<Self, InvalidNode> {
         let mut bare = (*node).clone();
         for map in [&mut bare.metadata.labels, &mut bare.metadata.annotations] {
             map.get_or_insert_default().retain(|key, _| !key.contains("berth.dev/"));
@@ -130,30 +135,29 @@ impl Host {
         &self.node
     }
 
-    pub(super) fn books(&self) -> &Kubelet {
-        &self.books
+    pub(super) fn kubelet(&self) -> &Kubelet {
+        &self.kubelet
     }
 
-    /// Whether it is known what the node looks like inside.
     pub(super) fn is_inside_known(&self) -> bool {
         self.inside.machine.is_some()
     }
 
-    /// Namespaces and names of the pods that hold something.
+    /// Pods that hold resources.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Key> {
-        let holding = self.guests.values().filter(|guest| guest.stage != Stage::Ended);
-        holding.map(|guest| &guest.key)
+        let holding = self.hosted_pods.values().filter(|hosted| hosted.stage != Stage::Ended);
+        holding.map(|hosted| &hosted.key)
     }
 
     pub(super) fn uids(&self) -> Vec<String> {
-        self.guests.keys().cloned().collect()
+        self.hosted_pods.keys().cloned().collect()
     }
 
     pub(super) fn reject_next(&mut self) {
         self.reject_next += 1;
     }
 
-    /// The node object has changed. What it looks like inside stays until the kubelet restarts.
+    /// Takes a changed Node object. The topology stays until the kubelet restarts.
     pub(super) fn update(&mut self, node: Arc<core::Node>) {
         if let Ok(lowered) = node.lower() {
             self.lowered = lowered;
@@ -161,67 +165,64 @@ impl Host {
         self.node = node;
     }
 
-    /// The kubelet has lost everything it had in memory.
-    ///
-    /// # Errors
-    /// As for [`Host::new`].
-    pub(super) fn restart(&mut self) -> Result<(), String> {
-        self.books = books(&self.node, &self.inside)?;
-        self.guests.clear();
+    /// Restarts the kubelet: its memory is lost.
+    pub(super) fn restart(&mut self) -> Result<(), InvalidNode> {
+        self.kubelet = kubelet(&self.node, &self.inside)?;
+        self.hosted_pods.clear();
         Ok(())
     }
 
-    /// A pod is not there any more.
-    pub(super) fn gone(&mut self, uid: &str) -> Orders {
-        self.guests.remove(uid);
-        Orders { books_changed: self.books.remove(uid), ..Orders::default() }
+    /// A pod was deleted.
+    pub(super) fn gone(&mut self, uid: &str) -> Effects {
+        self.hosted_pods.remove(uid);
+        Effects { usage_changed: self.kubelet.remove(uid), ..Effects::default() }
     }
 
-    /// A pod of this node is there and looks like this.
-    pub(super) fn see(&mut self, pod: Arc<Pod>, around: &mut Around<'_>) -> Orders {
+    /// A pod of this node was created or changed.
+    pub(super) fn see(&mut self, pod: Arc<Pod>, environment: &mut Environment<'_>) -> Effects {
         let id = uid(&pod.metadata).to_owned();
-        let mut orders = Orders::default();
-        if let Some(guest) = self.guests.get_mut(&id) {
-            guest.pod = pod;
-            if guest.is_contradicted() {
-                orders.writes.push((guest.key.clone(), guest.report(around.now, None)));
+        let mut effects = Effects::default();
+        if let Some(hosted) = self.hosted_pods.get_mut(&id) {
+            hosted.pod = pod;
+            if hosted.is_marked_unready() {
+                effects.writes.push((hosted.key.clone(), hosted.report(environment.now, None)));
             }
         } else {
-            match self.arrive(&id, pod, around, &mut orders) {
-                Some(guest) => self.guests.insert(id.clone(), guest),
-                None => return orders,
+            match self.arrive(&id, pod, environment, &mut effects) {
+                Some(hosted) => self.hosted_pods.insert(id.clone(), hosted),
+                None => return effects,
             };
         }
-        self.advance(&id, around, &mut orders);
-        orders
+        self.advance(&id, environment, &mut effects);
+        effects
     }
 
-    pub(super) fn tick(&mut self, uid: &str, around: &mut Around<'_>) -> Orders {
-        let mut orders = Orders::default();
-        self.advance(uid, around, &mut orders);
-        orders
+    pub(super) fn tick(&mut self, uid: &str, environment: &mut Environment<'_>) -> Effects {
+        let mut effects = Effects::default();
+        self.advance(uid, environment, &mut effects);
+        effects
     }
 
     fn arrive(
         &mut self,
         id: &str,
         pod: Arc<Pod>,
-        around: &mut Around<'_>,
-        orders: &mut Orders,
-    ) -> Option<Guest> {
-        let script = Script::of(&pod, around.options);
+        environment: &mut Environment<'_>,
+        effects: &mut Effects,
+    ) -> Option<HostedPod> {
+        let script = Script::of(&pod, environment.options);
         let lowered = pod.lower();
         let known = pod.status.clone().unwrap_or_default();
         let started = known.start_time.as_ref().map(|time| time.0);
         let spec = lowered.as_ref().map(|lowered| Arc::clone(&lowered.spec)).unwrap_or_default();
-        let mut guest = Guest {
+        let mut hosted = HostedPod {
             key: Key::of(&pod.metadata),
             spec,
             script,
-            home: Home {
+            runtime: PodRuntime {
                 host_ip: self.host_ip.clone(),
                 pod_ip: known.pod_ip.clone(),
-                start_time: started.unwrap_or(around.now),
+                start_time: started.unwrap_or(environment.now),
                 restarts: restarts_max(&pod),
                 before: None,
             },
@@ -229,98 +230,106 @@ impl Host {
             removed: false,
             pod,
         };
-        if is_finished(&guest.pod) {
-            return Some(guest);
+        if is_finished(&hosted.pod) {
+            return Some(hosted);
         }
-        guest.stage = Stage::Creating { until: later(around.now, guest.script.start_after) };
-        // What it was given before the kubelet was started again.
-        let held = annotation(&guest.pod.metadata, VIRTUAL_DEVICES)
+        hosted.stage = Stage::Creating { until: later(environment.now, hosted.script.start_after) };
+        // The assignment from before a restart of the kubelet.
+        let held = annotation(&hosted.pod.metadata, VIRTUAL_DEVICES)
             .filter(|_| started.is_some())
             .and_then(|text| Assignment::read(text))
-            .and_then(|assignment| assignment.admission(&self.books));
-        if held.is_some_and(|held| self.books.adopt(id, &held).is_ok()) {
-            orders.books_changed = true;
-            guest.resume();
-            return Some(guest);
+            .and_then(|assignment| assignment.admission(&self.kubelet));
+        if held.is_some_and(|held| self.kubelet.adopt(id, &held).is_ok()) {
+            effects.usage_changed = true;
+            hosted.resume();
+            return Some(hosted);
         }
-        if is_terminating(&guest.pod) {
-            return Some(guest);
+        if is_terminating(&hosted.pod) {
+            return Some(hosted);
         }
         let admitted = match lowered {
-            Ok(_) => self.admit(id, &guest.spec),
+            Ok(_) => self.admit(id, &hosted.spec),
             Err(error) => Err(Some(unexpected(error.to_string()))),
         };
         match admitted {
             Ok(assignment) => {
-                orders.books_changed = true;
-                guest.resume();
-                guest.home.pod_ip.get_or_insert_with(|| (around.next_ip)());
-                orders.writes.push((guest.key.clone(), guest.report(around.now, assignment)));
-                Some(guest)
+                effects.usage_changed = true;
+                hosted.resume();
+                hosted.runtime.pod_ip.get_or_insert_with(|| (environment.next_ip)());
+                effects
+                    .writes
+                    .push((hosted.key.clone(), hosted.report(environment.now, assignment)));
+                Some(hosted)
             }
-            // A kubelet that crashes says nothing about the pod.
+            // A kubelet that crashes does not report the pod.
             Err(None) => None,
             Err(Some(Refusal { reason, message })) => {
-                let status = status::refused(&guest.pod, &reason, &message, around.now);
-                orders.notes.push((Arc::clone(&guest.pod), Note::warning(reason, message)));
+                let status = status::refused(&hosted.pod, &reason, &message, environment.now);
+                effects.notes.push((Arc::clone(&hosted.pod), Note::warning(reason, message)));
                 let write = Write { uid: id.to_owned(), status: Some(status), ..Write::default() };
-                orders.writes.push((guest.key.clone(), write));
-                guest.stage = Stage::Ended;
-                Some(guest)
+                effects.writes.push((hosted.key.clone(), write));
+                hosted.stage = Stage::Ended;
+                Some(hosted)
             }
         }
     }
 
-    /// What the pod is given, as text; or why it is refused; or neither, if that kills the kubelet.
+    /// Admits a pod and returns its assignment as text. `Err(None)`: the pod crashes the kubelet.
     fn admit(&mut self, id: &str, spec: &PodSpec) -> Result<Option<String>, Option<Refusal>> {
         if self.reject_next > 0 {
             self.reject_next -= 1;
             let cause = "Allocate failed due to a fault on demand, which is unexpected";
             return Err(Some(unexpected(cause.to_owned())));
         }
-        let demand = self.books.demand(&spec.pod);
+        let demand = self.kubelet.demand(&spec.pod);
         let demand = demand.map_err(|error| Some(unexpected(error.to_string())))?;
-        let admission = self.books.admit(id, &demand).map_err(|rejection| {
+        let admission = self.kubelet.admit(id, &demand).map_err(|rejection| {
             if rejection.reason == Reason::KubeletFault {
                 let node = &*self.lowered.name;
-                tracing::error!(node, pod = id, why = rejection.message, "the kubelet is stuck");
+                tracing::error!(
+                    node,
+                    pod = id,
+                    why = rejection.message,
+                    "kubelet crashes on this pod"
+                );
                 return None;
             }
             let reason = rejection.reason.as_str().to_owned();
             Some(Refusal { reason, message: rejection.message })
         })?;
-        let others = self.guests.values().filter(|guest| guest.stage != Stage::Ended);
-        let fits = fit::check(&self.lowered, spec, others.map(|guest| &*guest.spec));
+        let others = self.hosted_pods.values().filter(|hosted| hosted.stage != Stage::Ended);
+        let fits = fit::check(&self.lowered, spec, others.map(|hosted| &*hosted.spec));
         if let Err(refusal) = fits {
-            self.books.remove(id);
+            self.kubelet.remove(id);
             return Err(Some(refusal));
         }
-        Ok(Some(Assignment::of(&admission, &self.books).text()))
+        Ok(Some(Assignment::of(&admission, &self.kubelet).text()))
     }
 
-    /// Lets everything happen to a pod that is due.
-    fn advance(&mut self, id: &str, around: &mut Around<'_>, orders: &mut Orders) {
-        let Some(guest) = self.guests.get_mut(id) else { return };
-        let before = guest.stage.clone();
-        let end = guest.step_all(around, &mut orders.notes);
-        if guest.stage == Stage::Ended && before != Stage::Ended {
-            orders.books_changed |= self.books.remove(id);
+    /// Performs all transitions of a pod that are due.
+    fn advance(&mut self, id: &str, environment: &mut Environment<'_>, effects: &mut Effects) {
+        let Some(hosted) = self.hosted_pods.get_mut(id) else { return };
+        let before = hosted.stage.clone();
+        let end = hosted.advance_stages(environment, &mut effects.notes);
+        if hosted.stage == Stage::Ended && before != Stage::Ended {
+            effects.usage_changed |= self.kubelet.remove(id);
         }
-        let deleted = guest.stage == Stage::Ended && is_terminating(&guest.pod) && !guest.removed;
-        guest.removed |= deleted;
+        let deleted =
+            hosted.stage == Stage::Ended && is_terminating(&hosted.pod) && !hosted.removed;
+        hosted.removed |= deleted;
         if end.is_some() || deleted {
             let status = end;
             let write = Write { uid: id.to_owned(), status, remove: deleted, ..Write::default() };
-            orders.writes.push((guest.key.clone(), write));
+            effects.writes.push((hosted.key.clone(), write));
         }
-        if let Some(due) = guest.due(around.now) {
-            orders.alarms.push((due, id.to_owned()));
+        if let Some(due) = hosted.due(environment.now) {
+            effects.alarms.push((due, id.to_owned()));
         }
     }
 }
 
-impl Guest {
-    /// Takes up what a pod was doing before its kubelet was started again.
+impl HostedPod {
+    /// Resumes a pod that ran before its kubelet was restarted.
     fn resume(&mut self) {
         let status = self.pod.status.as_ref();
         let containers = status.and_then(|status| status.container_statuses.as_ref());
@@ -333,46 +342,46 @@ impl Guest {
         }
     }
 
-    /// Somebody took the node for dead and said that the pod is not ready.
-    fn is_contradicted(&self) -> bool {
+    /// Whether the node controller marked the pod unready although it is ready.
+    fn is_marked_unready(&self) -> bool {
         let said = condition(&self.pod, "Ready");
         let given_up = said.is_some_and(|said| said.reason.as_deref() == Some("NodeNotReady"));
         given_up && matches!(self.stage, Stage::Running { ready: true, .. })
     }
 
-    fn doing(&self, now: Timestamp) -> Doing {
+    fn activity(&self, now: Timestamp) -> Activity {
         match &self.stage {
-            Stage::Creating { .. } => Doing::Creating,
-            Stage::Running { since, ready } => Doing::Running { since: *since, ready: *ready },
+            Stage::Creating { .. } => Activity::Creating,
+            Stage::Running { since, ready } => Activity::Running { since: *since, ready: *ready },
             Stage::BackingOff { last, delay, .. } => {
-                Doing::BackingOff { last: last.clone(), delay_s: delay.as_secs() }
+                Activity::BackingOff { last: last.clone(), delay_s: delay.as_secs() }
             }
             Stage::Stopping { since, .. } => {
-                Doing::Running { since: since.unwrap_or(now), ready: false }
+                Activity::Running { since: since.unwrap_or(now), ready: false }
             }
             Stage::Ended => {
                 let last = Exit { started: None, finished: now, code: KILLED };
-                Doing::Ended { last }
+                Activity::Ended { last }
             }
         }
     }
 
     fn report(&self, now: Timestamp, assignment: Option<String>) -> Write {
-        let status = status::status(&self.pod, &self.home, &self.doing(now), None, now);
+        let status = status::status(&self.pod, &self.runtime, &self.activity(now), None, now);
         let uid = uid(&self.pod.metadata).to_owned();
         Write { uid, status: Some(status), assignment, remove: false }
     }
 
-    /// Does every step that is due. What is to be said of the pod then, if anything changed.
-    fn step_all(
+    /// Performs all transitions that are due. Returns the last status, if anything changed.
+    fn advance_stages(
         &mut self,
-        around: &mut Around<'_>,
+        environment: &mut Environment<'_>,
         notes: &mut Vec<(Arc<Pod>, Note)>,
     ) -> Option<PodStatus> {
         let mut last = None;
         let mut before = self.stage.clone();
-        // Each step leads to another stage; a container that runs for no time is restarted later.
-        while let Some(status) = self.step(around) {
+        // This ends: each step leads to another stage, and restarts have a minimum delay.
+        while let Some(status) = self.step(environment) {
             last = Some(status);
             let made = transition(&before, &self.stage, &self.pod);
             notes.extend(made.into_iter().map(|note| (Arc::clone(&self.pod), note)));
@@ -381,9 +390,9 @@ impl Guest {
         last
     }
 
-    fn step(&mut self, around: &mut Around<'_>) -> Option<PodStatus> {
-        let now = around.now;
-        if let Some(status) = self.stop(around) {
+    fn step(&mut self, environment: &mut Environment<'_>) -> Option<PodStatus> {
+        let now = environment.now;
+        if let Some(status) = self.stop(environment) {
             return Some(status);
         }
         if self.deadline().is_some_and(|deadline| deadline <= now)
@@ -393,13 +402,13 @@ impl Guest {
             return Some(self.end(KILLED, Some(("DeadlineExceeded", message)), now));
         }
         match self.stage.clone() {
-            Stage::Creating { until } if until <= now && (around.has_claims)(&self.pod) => {
-                self.home.pod_ip.get_or_insert_with(|| (around.next_ip)());
+            Stage::Creating { until } if until <= now && (environment.has_claims)(&self.pod) => {
+                self.runtime.pod_ip.get_or_insert_with(|| (environment.next_ip)());
                 let ready = self.script.ready_after.is_zero();
                 self.stage = Stage::Running { since: now, ready };
             }
             Stage::Running { since, .. } if self.ends_at(since).is_some_and(|at| at <= now) => {
-                return Some(self.exit(since, around));
+                return Some(self.exit(since, environment));
             }
             Stage::Running { since, ready: false }
                 if later(since, self.script.ready_after) <= now =>
@@ -407,19 +416,19 @@ impl Guest {
                 self.stage = Stage::Running { since, ready: true };
             }
             Stage::BackingOff { last, until, .. } if until <= now => {
-                self.home.restarts = self.home.restarts.saturating_add(1);
-                self.home.before = Some(last);
+                self.runtime.restarts = self.runtime.restarts.saturating_add(1);
+                self.runtime.before = Some(last);
                 let ready = self.script.ready_after.is_zero();
                 self.stage = Stage::Running { since: now, ready };
             }
             _ => return None,
         }
-        Some(status::status(&self.pod, &self.home, &self.doing(now), None, now))
+        Some(status::status(&self.pod, &self.runtime, &self.activity(now), None, now))
     }
 
-    /// A pod that is being deleted is told to end, and ends.
-    fn stop(&mut self, around: &Around<'_>) -> Option<PodStatus> {
-        let now = around.now;
+    /// Stops a pod that is being deleted.
+    fn stop(&mut self, environment: &Environment<'_>) -> Option<PodStatus> {
+        let now = environment.now;
         if !is_terminating(&self.pod) {
             return None;
         }
@@ -431,7 +440,7 @@ impl Guest {
                 let grace = self.pod.metadata.deletion_grace_period_seconds.unwrap_or(0);
                 let wait = self.script.stop_after.min(seconds(grace));
                 self.stage = Stage::Stopping { until: later(now, wait), since: Some(since) };
-                Some(status::status(&self.pod, &self.home, &self.doing(now), None, now))
+                Some(status::status(&self.pod, &self.runtime, &self.activity(now), None, now))
             }
             Stage::Creating { .. } | Stage::BackingOff { .. } => Some(self.end(KILLED, None, now)),
         }
@@ -449,25 +458,25 @@ impl Guest {
     fn end(&mut self, code: i32, why: Option<(&str, &str)>, now: Timestamp) -> PodStatus {
         let last = Exit { started: self.started(), finished: now, code };
         self.stage = Stage::Ended;
-        status::status(&self.pod, &self.home, &Doing::Ended { last }, why, now)
+        status::status(&self.pod, &self.runtime, &Activity::Ended { last }, why, now)
     }
 
-    fn exit(&mut self, since: Timestamp, around: &Around<'_>) -> PodStatus {
-        let now = around.now;
+    fn exit(&mut self, since: Timestamp, environment: &Environment<'_>) -> PodStatus {
+        let now = environment.now;
         let code = self.script.exit_code;
         if !self.script.restarts() {
             return self.end(code, None, now);
         }
-        // The first time containers start again at once, then later and later.
-        let doublings = self.home.restarts.min(DOUBLINGS_MAX);
+        // The first restart is immediate, later ones back off.
+        let doublings = self.runtime.restarts.min(DOUBLINGS_MAX);
         let factor = if doublings == 0 { 0 } else { 1_u32 << (doublings - 1).max(0) };
-        let delay = around.options.restart_backoff.saturating_mul(factor);
-        let delay = delay.min(around.options.restart_backoff_max);
+        let delay = environment.options.restart_backoff.saturating_mul(factor);
+        let delay = delay.min(environment.options.restart_backoff_max);
         let last = Exit { started: Some(since), finished: now, code };
-        // A container that runs for no time must not be restarted without any.
-        let pause = delay.max(around.options.restart_pause).max(SHORTEST_PAUSE);
+        // Without a pause, containers that exit at once would restart in a loop.
+        let pause = delay.max(environment.options.restart_pause).max(SHORTEST_PAUSE);
         self.stage = Stage::BackingOff { last, until: later(now, pause), delay };
-        status::status(&self.pod, &self.home, &self.doing(now), None, now)
+        status::status(&self.pod, &self.runtime, &self.activity(now), None, now)
     }
 
     fn ends_at(&self, since: Timestamp) -> Option<Timestamp> {
@@ -476,11 +485,10 @@ impl Guest {
 
     fn deadline(&self) -> Option<Timestamp> {
         let limit = self.pod.spec.as_ref()?.active_deadline_seconds?;
-        Some(later(self.home.start_time, seconds(limit)))
+        Some(later(self.runtime.start_time, seconds(limit)))
     }
 
-    /// When something happens next, if nothing comes from outside. A pod that only waits for its
-    /// claims waits for news of them.
+    /// The next transition by time. A pod that waits for its claims has none: a change of a claim wakes it.
     fn due(&self, now: Timestamp) -> Option<Timestamp> {
         let deadline = self.deadline();
         let next = match &self.stage {
@@ -546,17 +554,17 @@ fn unexpected(message: String) -> Refusal {
     Refusal { reason: "UnexpectedAdmissionError".to_owned(), message }
 }
 
-/// Empty books of a node; of one that says nothing of its inside, as of a machine of one piece.
-fn books(node: &core::Node, inside: &Inside) -> Result<Kubelet, String> {
-    let devices = inside.devices().map_err(|error| error.to_string())?;
+/// A kubelet without pods. A node of unknown topology is one NUMA node without SMT.
+fn kubelet(node: &core::Node, inside: &Inside) -> Result<Kubelet, InvalidNode> {
+    let devices = inside.devices().map_err(InvalidNode::new)?;
     let (machine, config) = match &inside.machine {
         Some((machine, config)) => (Arc::clone(machine), config.clone()),
         None => (Arc::new(plain(node)?), KubeletConfig::default()),
     };
-    Kubelet::new(machine, config, devices).map_err(|error| error.to_string())
+    Kubelet::new(machine, config, devices).map_err(InvalidNode::new)
 }
 
-fn plain(node: &core::Node) -> Result<Machine, String> {
+fn plain(node: &core::Node) -> Result<Machine, InvalidNode> {
     let status = node.status.as_ref();
     let capacity =
         status.and_then(|status| status.capacity.as_ref().or(status.allocatable.as_ref()));
@@ -572,7 +580,7 @@ fn plain(node: &core::Node) -> Result<Machine, String> {
         NumaSpec { memory_bytes: amount("memory").unwrap_or(1 << 30), ..NumaSpec::default() };
     let spec =
         MachineSpec { sockets: None, numa: vec![numa], cores: (0..cpus).map(core).collect() };
-    Machine::new(spec).map_err(|error| error.to_string())
+    Machine::new(spec).map_err(InvalidNode::new)
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ use crate::mirror::Mirror;
 use crate::views::{Views, on_node};
 
 use super::faults::Fault;
-use super::host::{Around, Host, Orders};
-use super::write::Desk;
+use super::host::{Effects, Environment, Host};
+use super::write::WriteQueue;
 use super::{Options, is_virtual, topology};
 use berth_api::keys::VIRTUAL_DEVICES;
 
@@ -30,29 +30,29 @@ use berth_api::keys::VIRTUAL_DEVICES;
 const POD_ADDRESSES: (u32, u32) = (0x6440_0000, 1 << 22);
 const NODE_ADDRESSES: (u32, u32) = (0x0a00_0000, 1 << 24);
 
-pub(super) enum News {
+pub(super) enum HostEvent {
     Node(String),
     Pod { node: String, key: Key, uid: String },
     Joined { node: String, topology: Option<Box<NodeResourceTopology>> },
 }
 
-/// Hears of everything that happens to nodes, to pods on nodes and to their claims.
-pub(super) fn listen(
+/// Subscribes to changes of virtual nodes, pods on nodes, and claims of pods.
+pub(super) fn subscribe(
     views: &Arc<Views>,
-) -> (mpsc::UnboundedSender<News>, mpsc::UnboundedReceiver<News>) {
+) -> (mpsc::UnboundedSender<HostEvent>, mpsc::UnboundedReceiver<HostEvent>) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    // Nobody listens any more when everything ends.
+    // Sending fails only at shutdown.
     let to = sender.clone();
     views.nodes.on_change(move |change| {
         if change.both().any(|node| is_virtual(node)) {
-            let _ = to.send(News::Node(change.key.name.clone()));
+            let _ = to.send(HostEvent::Node(change.key.name.clone()));
         }
     });
     let to = sender.clone();
     let of_pod = |pod: &Pod| {
         let node = node_of(pod)?.to_owned();
         let uid = uid(&pod.metadata).to_owned();
-        Some(News::Pod { node, key: Key::of(&pod.metadata), uid })
+        Some(HostEvent::Pod { node, key: Key::of(&pod.metadata), uid })
     };
     views.pods.on_change(move |change| {
         let same = |old: &Arc<Pod>| {
@@ -61,8 +61,8 @@ pub(super) fn listen(
             })
         };
         let gone = change.old.iter().filter(|old| !same(old));
-        for news in gone.chain(&change.new).filter_map(|pod| of_pod(pod)) {
-            let _ = to.send(news);
+        for event in gone.chain(&change.new).filter_map(|pod| of_pod(pod)) {
+            let _ = to.send(event);
         }
     });
     let (to, pods) = (sender.clone(), Arc::clone(&views.pods));
@@ -70,15 +70,15 @@ pub(super) fn listen(
         let users = change.both().filter_map(|claim| claim.status.as_ref());
         for user in users.flat_map(|status| status.reserved_for.iter().flatten()) {
             let pod = pods.get(&Key::new(&*change.key.namespace, &*user.name));
-            if let Some(news) = pod.and_then(|pod| of_pod(&pod)) {
-                let _ = to.send(news);
+            if let Some(event) = pod.and_then(|pod| of_pod(&pod)) {
+                let _ = to.send(event);
             }
         }
     });
     (sender, receiver)
 }
 
-/// Whether all devices that a pod claims are there and set aside for it.
+/// Whether all claims of a pod are allocated and reserved for it.
 fn has_claims(claims: &Mirror<ResourceClaim>, pod: &Pod) -> bool {
     let here = namespace(&pod.metadata);
     let made = pod.status.as_ref().and_then(|status| status.resource_claim_statuses.as_ref());
@@ -95,13 +95,13 @@ fn has_claims(claims: &Mirror<ResourceClaim>, pod: &Pod) -> bool {
         Some(claim) => own(claim),
         None => {
             let made = made.into_iter().flatten().find(|made| made.name == reference.name);
-            // A claim that was found not to be needed has no name.
+            // A claim that is not needed has no name.
             made.is_some_and(|made| made.resource_claim_name.as_deref().is_none_or(own))
         }
     })
 }
 
-/// Addresses that are given out one after the other.
+/// Assigns addresses in sequence.
 #[derive(Debug, Default)]
 struct Addresses {
     next: u32,
@@ -123,32 +123,31 @@ impl Addresses {
 struct Hosts<'a> {
     views: &'a Views,
     options: Options,
-    desk: Desk,
+    write_queue: WriteQueue,
     events: Recorder,
     hosts: HashMap<String, Host>,
     stopped: HashSet<String>,
     joining: HashSet<String>,
     alarms: BinaryHeap<Reverse<(Timestamp, String, String)>>,
-    /// Nodes whose inside has changed, and when that is to be published.
+    /// Nodes with unpublished changes of their topology, and when to publish them.
     dirty: BTreeMap<String, Timestamp>,
     published: HashMap<String, Timestamp>,
     pod_addresses: Addresses,
     node_addresses: Addresses,
 }
 
-/// Runs all virtual nodes for ever.
 pub(super) async fn run(
     views: &Views,
     options: Options,
-    desk: Desk,
+    write_queue: WriteQueue,
     events: Recorder,
-    mut heard: mpsc::UnboundedReceiver<News>,
+    mut host_events: mpsc::UnboundedReceiver<HostEvent>,
 ) {
     let mut faults = options.faults.take();
     let mut hosts = Hosts {
         views,
         options,
-        desk,
+        write_queue,
         events,
         hosts: HashMap::new(),
         stopped: HashSet::new(),
@@ -181,8 +180,8 @@ pub(super) async fn run(
             }
         };
         tokio::select! {
-            news = heard.recv() => match news {
-                Some(news) => hosts.hear(news),
+            event = host_events.recv() => match event {
+                Some(event) => hosts.handle(event),
                 None => return,
             },
             fault = fault => hosts.fail(fault),
@@ -196,11 +195,11 @@ impl Hosts<'_> {
         self.options.clock.now()
     }
 
-    fn hear(&mut self, news: News) {
-        match news {
-            News::Node(name) => self.node(name),
-            News::Joined { node, topology } => self.joined(node, topology.as_deref()),
-            News::Pod { node, key, uid } => {
+    fn handle(&mut self, event: HostEvent) {
+        match event {
+            HostEvent::Node(name) => self.node(name),
+            HostEvent::Joined { node, topology } => self.joined(node, topology.as_deref()),
+            HostEvent::Pod { node, key, uid } => {
                 if self.stopped.contains(&node) {
                     return;
                 }
@@ -208,7 +207,7 @@ impl Hosts<'_> {
                     crate::key::uid(&pod.metadata) == uid && node_of(pod) == Some(&node)
                 });
                 match pod {
-                    Some(pod) => self.with(&node, |host, around| host.see(pod, around)),
+                    Some(pod) => self.with(&node, |host, environment| host.see(pod, environment)),
                     None => self.with(&node, |host, _| host.gone(&uid)),
                 }
             }
@@ -226,14 +225,14 @@ impl Hosts<'_> {
                 let same = host.node().metadata.uid == node.metadata.uid;
                 host.update(node);
                 if !same {
-                    // Another node has taken the name.
+                    // The node was deleted and created again.
                     self.hosts.remove(&name);
                     self.node(name);
                 }
             }
             (Some(_), None) => {
                 if self.joining.insert(name.clone()) {
-                    self.desk.join(&name);
+                    self.write_queue.join(&name);
                 }
             }
         }
@@ -245,19 +244,19 @@ impl Hosts<'_> {
         let Some(node) = node else { return };
         let address = self.address(&node);
         let host = Host::new(Arc::clone(&node), topology, address.clone()).or_else(|error| {
-            tracing::warn!(node = name, error, "is run as if nothing was known of its inside");
+            tracing::warn!(node = name, %error, "invalid topology; running the node as if it were unknown");
             Host::unknown(node, address)
         });
         match host {
             Ok(host) => {
                 self.hosts.insert(name.clone(), host);
-                self.look_around(&name);
+                self.sync_pods(&name);
                 self.dirty.insert(name.clone(), self.now());
                 if !self.stopped.contains(&name) {
-                    self.desk.beat(&name);
+                    self.write_queue.start_heartbeat(&name);
                 }
             }
-            Err(error) => tracing::error!(node = name, error, "no kubelet runs on this node"),
+            Err(error) => tracing::error!(node = name, %error, "invalid node; it gets no kubelet"),
         }
     }
 
@@ -270,8 +269,8 @@ impl Hosts<'_> {
         }
     }
 
-    /// Looks at all pods of a node: those first that have been there before.
-    fn look_around(&mut self, name: &str) {
+    /// Processes all pods of a node, those with an assignment first.
+    fn sync_pods(&mut self, name: &str) {
         if self.stopped.contains(name) {
             return;
         }
@@ -286,26 +285,26 @@ impl Hosts<'_> {
             self.with(name, |host, _| host.gone(&uid));
         }
         for pod in pods {
-            self.with(name, |host, around| host.see(pod, around));
+            self.with(name, |host, environment| host.see(pod, environment));
         }
     }
 
     fn fail(&mut self, fault: Fault) {
         match fault {
             Fault::Stop(node) => {
-                self.desk.silence(&node);
+                self.write_queue.stop_heartbeat(&node);
                 self.stopped.insert(node);
             }
             Fault::Start(node) => {
                 self.stopped.remove(&node);
-                self.desk.beat(&node);
-                self.look_around(&node);
+                self.write_queue.start_heartbeat(&node);
+                self.sync_pods(&node);
             }
             Fault::Restart(node) => {
                 if let Some(Err(error)) = self.hosts.get_mut(&node).map(Host::restart) {
-                    tracing::error!(node, error, "the kubelet does not start again");
+                    tracing::error!(node, %error, "kubelet cannot restart");
                 }
-                self.look_around(&node);
+                self.sync_pods(&node);
             }
             Fault::RejectNext(node) => {
                 if let Some(host) = self.hosts.get_mut(&node) {
@@ -315,42 +314,42 @@ impl Hosts<'_> {
         }
     }
 
-    /// Lets something happen on a node, and passes on what comes of it.
-    fn with(&mut self, name: &str, happen: impl FnOnce(&mut Host, &mut Around<'_>) -> Orders) {
+    /// Applies an event to a node and carries out its effects.
+    fn with(&mut self, name: &str, apply: impl FnOnce(&mut Host, &mut Environment<'_>) -> Effects) {
         let now = self.options.clock.now();
         let Some(host) = self.hosts.get_mut(name) else { return };
         let claims = &self.views.claims;
         let addresses = &mut self.pod_addresses;
-        let mut around = Around {
+        let mut environment = Environment {
             now,
             options: &self.options,
             has_claims: &|pod| has_claims(claims, pod),
             next_ip: &mut || addresses.next(POD_ADDRESSES),
         };
-        let Orders { writes, alarms, notes, books_changed } = happen(host, &mut around);
+        let Effects { writes, alarms, notes, usage_changed } = apply(host, &mut environment);
         for (pod, note) in notes {
             self.events.kubelet(name, &pod, note);
         }
         for (key, write) in writes {
-            self.desk.pod(key, write);
+            self.write_queue.pod(key, write);
         }
         for (at, uid) in alarms {
             self.alarms.push(Reverse((at, name.to_owned(), uid)));
         }
-        if books_changed && self.options.publish_topology {
+        if usage_changed && self.options.publish_topology {
             let last = self.published.get(name).copied();
             let at = last.map_or(now, |last| later(last, self.options.topology_every).max(now));
             self.dirty.entry(name.to_owned()).or_insert(at);
         }
     }
 
-    /// Does what is due; how long until the next is.
+    /// Processes timers that are due. Returns the time until the next one.
     fn wake(&mut self) -> Option<std::time::Duration> {
         let now = self.now();
         while self.alarms.peek().is_some_and(|Reverse((at, ..))| *at <= now) {
             let Some(Reverse((_, node, uid))) = self.alarms.pop() else { break };
             if !self.stopped.contains(&node) {
-                self.with(&node, |host, around| host.tick(&uid, around));
+                self.with(&node, |host, environment| host.tick(&uid, environment));
             }
         }
         self.publish(now);
@@ -366,7 +365,7 @@ impl Hosts<'_> {
             self.dirty.remove(&name);
             let Some(host) = self.hosts.get(&name) else { continue };
             if host.is_inside_known() && self.options.publish_topology {
-                self.desk.inside(&name, topology::content(host.books(), host.holders()));
+                self.write_queue.inside(&name, topology::content(host.kubelet(), host.holders()));
                 self.published.insert(name, now);
             }
         }

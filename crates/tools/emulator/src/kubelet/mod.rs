@@ -31,24 +31,22 @@ pub use berth_api::keys::VIRTUAL;
 
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where times come from.
     pub clock: Clock,
-    /// How long containers take to start, where pods do not say.
+    /// Start time of containers without `berth.dev/start-after`.
     pub start_after: Duration,
-    /// How long containers take to end when told to, where pods do not say.
+    /// Stop time of containers without `berth.dev/stop-after`.
     pub stop_after: Duration,
-    /// How long pods of Jobs run, where they do not say.
+    /// Run time of pods of Jobs without `berth.dev/run-for`.
     pub job_run_for: Duration,
-    /// How long containers that have ended wait before they start a second time, and how long at most.
+    /// Delay of the second restart; later delays double up to `restart_backoff_max`.
     pub restart_backoff: Duration,
-    /// See `restart_backoff`.
     pub restart_backoff_max: Duration,
-    /// How long it takes to start containers again at all.
+    /// Minimum delay of every restart.
     pub restart_pause: Duration,
     pub lease_every: Duration,
-    /// How often the inside of one node is published at most.
+    /// Minimum time between two NodeResourceTopologies of one node.
     pub topology_every: Duration,
-    /// Whether NodeResourceTopologies are published where there is a definition of them.
+    /// Publish NodeResourceTopologies, if the cluster has their CRD.
     pub publish_topology: bool,
     pub requests_at_once: usize,
     pub faults: Faults,
@@ -95,8 +93,9 @@ pub(crate) fn spawn(
     views: Arc<Views>,
     events: Recorder,
 ) {
-    let (news, heard) = hosts::listen(&views);
-    let write::Writers { desk, work } = write::writers(&client, &options, &views, news.clone());
+    let (sender, host_events) = hosts::subscribe(&views);
+    let write::Writers { write_queue, work } =
+        write::writers(&client, &options, &views, sender.clone());
     work.into_iter().for_each(|work| {
         tasks.spawn(work);
     });
@@ -104,8 +103,8 @@ pub(crate) fn spawn(
         tasks.spawn(watch);
     }
     tasks.spawn(async move {
-        let _news = news;
+        let _sender = sender;
         views.filled_for_kubelets().await;
-        hosts::run(&views, options, desk, events, heard).await;
+        hosts::run(&views, options, write_queue, events, host_events).await;
     });
 }

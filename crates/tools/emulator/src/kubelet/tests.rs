@@ -1,7 +1,7 @@
 //! What virtual kubelets do with pods.
 
 use super::*;
-use crate::controllers::fixtures::{Made, pod};
+use crate::controllers::fixtures::{PodBuilder, pod};
 use berth_api::keys::{EXIT_CODE, READY_AFTER, RUN_FOR, START_AFTER, STOP_AFTER};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, from_value, json};
@@ -31,14 +31,14 @@ fn host() -> Host {
     Host::new(node(), None, "10.0.0.1".to_owned()).unwrap()
 }
 
-fn asking(name: &str, limits: Value) -> Made {
+fn asking(name: &str, limits: Value) -> PodBuilder {
     let mut pod = pod(name).on("n").plain();
     let resources = from_value(json!({ "limits": limits })).unwrap();
     pod.spec.as_mut().unwrap().containers[0].resources = Some(resources);
-    Made::from(pod)
+    PodBuilder::from(pod)
 }
 
-struct Played {
+struct Simulation {
     host: Host,
     options: Options,
     claims: bool,
@@ -47,7 +47,7 @@ struct Played {
     removed: Vec<String>,
 }
 
-impl Played {
+impl Simulation {
     fn new() -> Self {
         Self {
             host: host(),
@@ -59,17 +59,21 @@ impl Played {
         }
     }
 
-    fn happen(&mut self, second: i64, happen: impl FnOnce(&mut Host, &mut Around<'_>) -> Orders) {
+    fn happen(
+        &mut self,
+        second: i64,
+        happen: impl FnOnce(&mut Host, &mut Environment<'_>) -> Effects,
+    ) {
         let claims = self.claims;
         let mut next_ip = || "100.64.0.1".to_owned();
-        let mut around = Around {
+        let mut environment = Environment {
             now: at(second),
             options: &self.options,
             has_claims: &|_| claims,
             next_ip: &mut next_ip,
         };
-        let orders = happen(&mut self.host, &mut around);
-        for (key, write) in orders.writes {
+        let effects = happen(&mut self.host, &mut environment);
+        for (key, write) in effects.writes {
             let pod = self.pods.get_mut(&key.name).unwrap();
             pod.status = write.status.or(pod.status.take());
             if let Some(text) = write.assignment {
@@ -80,18 +84,18 @@ impl Played {
                 self.removed.push(key.name);
             }
         }
-        for (due, uid) in orders.alarms {
+        for (due, uid) in effects.alarms {
             self.due.insert(uid, due);
         }
     }
 
     fn see(&mut self, second: i64, pod: Pod) {
         self.pods.insert(pod.metadata.name.clone().unwrap(), pod.clone());
-        self.happen(second, |host, around| host.see(Arc::new(pod), around));
+        self.happen(second, |host, environment| host.see(Arc::new(pod), environment));
     }
 
     fn tick(&mut self, second: i64, name: &str) {
-        self.happen(second, |host, around| host.tick(&format!("{name}-uid"), around));
+        self.happen(second, |host, environment| host.tick(&format!("{name}-uid"), environment));
     }
 
     fn delete(&mut self, second: i64, name: &str) {
@@ -106,7 +110,7 @@ impl Played {
         let status = self.pods[name].status.clone().unwrap();
         let container = status.container_statuses.unwrap_or_default().into_iter().next();
         let state = container.as_ref().and_then(|one| one.state.clone()).unwrap_or_default();
-        let doing = match (state.waiting, state.running, state.terminated) {
+        let activity = match (state.waiting, state.running, state.terminated) {
             (Some(waiting), ..) => waiting.reason.unwrap(),
             (_, Some(_), _) if container.unwrap().ready => "ready".to_owned(),
             (_, Some(_), _) => "running".to_owned(),
@@ -114,7 +118,7 @@ impl Played {
             _ => "-".to_owned(),
         };
         let reason = status.reason.unwrap_or_else(|| "-".to_owned());
-        format!("{} {reason} {doing}", status.phase.unwrap())
+        format!("{} {reason} {activity}", status.phase.unwrap())
     }
 
     fn due(&self, name: &str) -> i64 {
@@ -133,7 +137,7 @@ fn gpus(count: u32) -> Value {
 
 #[test]
 fn a_pod_starts_is_ready_and_ends() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     let pod = asking("p", gpus(1))
         .annotated(START_AFTER, "5s")
         .annotated(READY_AFTER, "3s")
@@ -151,12 +155,12 @@ fn a_pod_starts_is_ready_and_ends() {
     assert_eq!(played.pods["p"].status.as_ref().unwrap().pod_ip.as_deref(), Some("100.64.0.1"));
     played.tick(125, "p");
     assert_eq!(played.shown("p"), "Succeeded - exit 0");
-    assert_eq!(played.host.books.pods().count(), 0, "what it held is free");
+    assert_eq!(played.host.kubelet.pods().count(), 0, "what it held is free");
 }
 
 #[test]
 fn what_the_managers_refuse_fails_in_their_words() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     played.see(100, asking("wide", gpus(3)).plain());
     assert_eq!(played.shown("wide"), "Failed TopologyAffinityError -");
     let message = played.pods["wide"].status.as_ref().unwrap().message.clone().unwrap();
@@ -169,12 +173,12 @@ fn what_the_managers_refuse_fails_in_their_words() {
     let large = asking("large", json!({ "cpu": "13500m", "memory": "1Gi" }));
     played.see(103, large.plain());
     assert_eq!(played.shown("large"), "Failed OutOfcpu -");
-    assert_eq!(played.host.books.pods().count(), 2, "the refused hold nothing");
+    assert_eq!(played.host.kubelet.pods().count(), 2, "the refused hold nothing");
 }
 
 #[test]
 fn a_pod_that_is_deleted_is_told_to_end_and_then_removed() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     played.see(100, asking("p", gpus(1)).annotated(STOP_AFTER, "4s").plain());
     played.tick(102, "p");
     played.delete(110, "p");
@@ -192,7 +196,7 @@ fn a_pod_that_is_deleted_is_told_to_end_and_then_removed() {
 
 #[test]
 fn containers_that_end_start_again_later_and_later() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     let pod = asking("p", json!({})).annotated(RUN_FOR, "5s").annotated(EXIT_CODE, "1");
     played.see(100, pod.plain());
     played.tick(102, "p");
@@ -211,7 +215,7 @@ fn containers_that_end_start_again_later_and_later() {
 
 #[test]
 fn a_deadline_ends_a_pod() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     let mut pod = asking("p", json!({})).plain();
     pod.spec.as_mut().unwrap().active_deadline_seconds = Some(30);
     played.see(100, pod);
@@ -223,21 +227,21 @@ fn a_deadline_ends_a_pod() {
 
 #[test]
 fn a_restarted_kubelet_finds_its_books_in_its_pods() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     played.see(100, asking("a", gpus(2)).plain());
     played.tick(102, "a");
     played.see(103, asking("b", gpus(1)).annotated(RUN_FOR, "60s").never_restarted().plain());
     played.tick(105, "b");
     let before = (played.given("a"), played.given("b"));
     played.host.restart().unwrap();
-    assert_eq!(played.host.books.pods().count(), 0);
+    assert_eq!(played.host.kubelet.pods().count(), 0);
     for name in ["a", "b"] {
         let pod = played.pods[name].clone();
         played.see(110, pod);
     }
     assert_eq!((played.given("a"), played.given("b")), before);
-    assert_eq!(played.host.books.pods().count(), 2);
-    let free: usize = played.host.books.free_by_numa(0).map(|(_, count)| count).sum();
+    assert_eq!(played.host.kubelet.pods().count(), 2);
+    let free: usize = played.host.kubelet.free_by_numa(0).map(|(_, count)| count).sum();
     assert_eq!(free, 1);
     assert_eq!(played.due("b"), 165, "it runs on from where it was");
     assert_eq!(played.shown("b"), "Running - ready");
@@ -245,7 +249,7 @@ fn a_restarted_kubelet_finds_its_books_in_its_pods() {
 
 #[test]
 fn faults_and_missing_claims_hold_pods_up() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     played.host.reject_next();
     played.see(100, asking("a", json!({})).plain());
     assert_eq!(played.shown("a"), "Failed UnexpectedAdmissionError -");
@@ -261,9 +265,9 @@ fn faults_and_missing_claims_hold_pods_up() {
 
 #[test]
 fn what_is_published_is_what_the_kubelet_was_built_from() {
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     played.see(100, asking("a", gpus(2)).plain());
-    let content = super::super::topology::content(played.host.books(), played.host.holders());
+    let content = super::super::topology::content(played.host.kubelet(), played.host.holders());
     let published: NodeResourceTopology = from_value(content).unwrap();
     let fingerprint = published.attribute(berth_topology::fingerprint::ATTRIBUTE).unwrap();
     assert_eq!(fingerprint, berth_topology::fingerprint::of([("default", "a")]));
@@ -276,10 +280,10 @@ fn what_is_published_is_what_the_kubelet_was_built_from() {
     assert_eq!(gpus, [texts("2", "0"), texts("2", "2")]);
     let again = Host::new(node(), Some(&published), String::new()).unwrap();
     let first = host();
-    assert_eq!(again.books.machine(), first.books.machine());
-    assert_eq!(again.books.config().topology_policy, first.books.config().topology_policy);
-    assert_eq!(again.books.reserved_cpus(), first.books.reserved_cpus());
-    assert!(again.books.pools().eq(first.books.pools()));
+    assert_eq!(again.kubelet.machine(), first.kubelet.machine());
+    assert_eq!(again.kubelet.config().topology_policy, first.kubelet.config().topology_policy);
+    assert_eq!(again.kubelet.reserved_cpus(), first.kubelet.reserved_cpus());
+    assert!(again.kubelet.pools().eq(first.kubelet.pools()));
 }
 
 #[test]
@@ -288,7 +292,7 @@ fn a_node_that_says_nothing_of_its_inside_still_counts_devices() {
         "metadata": { "name": "n" },
         "status": { "capacity": { "cpu": "4", "memory": "8Gi", "nvidia.com/gpu": "1" } },
     });
-    let mut played = Played::new();
+    let mut played = Simulation::new();
     let node = Arc::new(from_value(bare).unwrap());
     played.host = Host::new(node, None, "10.0.0.1".to_owned()).unwrap();
     assert!(!played.host.is_inside_known());

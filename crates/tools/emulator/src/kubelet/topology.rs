@@ -19,7 +19,7 @@ fn resource(name: &str, capacity: u64, allocatable: u64, available: u64) -> Valu
     })
 }
 
-/// The zones and attributes of a node whose kubelet has these books.
+/// The zones and attributes of a node whose kubelet has these kubelet.
 pub(super) fn content<'a>(kubelet: &Kubelet, pods: impl Iterator<Item = &'a Key>) -> Value {
     let zones = kubelet.machine().numa().iter().enumerate();
     let zones: Vec<Value> = zones.map(|(at, _)| zone(kubelet, at)).collect();

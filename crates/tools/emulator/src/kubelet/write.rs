@@ -17,19 +17,19 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::key::{Key, delete_this, is_conflict, is_not_found, unless_gone};
-use crate::queue::{Again, Queue, drive, queue};
+use crate::queue::{Queue, Requeue, drive, queue};
 use crate::views::Views;
 
 use super::host::Write;
-use super::hosts::News;
+use super::hosts::HostEvent;
 use super::{Options, heartbeat, is_virtual};
 use berth_api::keys::VIRTUAL_DEVICES;
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where kubelets leave what is to be written.
+/// Takes the writes of kubelets.
 #[derive(Clone)]
-pub(super) struct Desk {
+pub(super) struct WriteQueue {
     shared: Arc<Shared>,
     pods: Queue,
     beats: Queue,
@@ -43,9 +43,9 @@ struct Shared {
     stopped: Mutex<HashSet<String>>,
 }
 
-/// The desk, and those who carry away what is on it.
+/// The queue, and the tasks that send what is in it.
 pub(super) struct Writers {
-    pub(super) desk: Desk,
+    pub(super) write_queue: WriteQueue,
     pub(super) work: Vec<Work>,
 }
 
@@ -53,8 +53,8 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Desk {
-    /// The last word about a pod. What was said before and is not sent yet is not lost.
+impl WriteQueue {
+    /// Queues a write of a pod, merged with an earlier one that is not sent yet.
     pub(super) fn pod(&self, key: Key, write: Write) {
         let mut pods = lock(&self.shared.pods);
         let newest = match pods.remove(&key) {
@@ -74,14 +74,12 @@ impl Desk {
         self.joins.add(Key::new("", node));
     }
 
-    /// A node is alive from now on.
-    pub(super) fn beat(&self, node: &str) {
+    pub(super) fn start_heartbeat(&self, node: &str) {
         lock(&self.shared.stopped).remove(node);
         self.beats.add(Key::new("", node));
     }
 
-    /// A node says nothing any more.
-    pub(super) fn silence(&self, node: &str) {
+    pub(super) fn stop_heartbeat(&self, node: &str) {
         lock(&self.shared.stopped).insert(node.to_owned());
     }
 
@@ -95,7 +93,7 @@ pub(super) fn writers(
     client: &Client,
     options: &Options,
     views: &Arc<Views>,
-    news: mpsc::UnboundedSender<News>,
+    host_events: mpsc::UnboundedSender<HostEvent>,
 ) -> Writers {
     let shared = Arc::new(Shared {
         pods: Mutex::default(),
@@ -106,39 +104,39 @@ pub(super) fn writers(
     let (beats, beats_waiting) = queue();
     let (joins, joins_waiting) = queue();
     let (insides, insides_waiting) = queue();
-    let desk = Desk { shared: Arc::clone(&shared), pods, beats, joins, insides };
-    let pen = Pen { client: client.clone(), views: Arc::clone(views), shared };
+    let write_queue = WriteQueue { shared: Arc::clone(&shared), pods, beats, joins, insides };
+    let writer = Writer { client: client.clone(), views: Arc::clone(views), shared };
     let width = options.requests_at_once.max(1);
-    let of_pods = pen.clone();
-    let of_insides = pen.clone();
-    let of_joins = pen.clone();
+    let of_pods = writer.clone();
+    let of_insides = writer.clone();
+    let of_joins = writer.clone();
     let options = options.clone();
     let work: Vec<Work> = vec![
         Box::pin(async move {
             drive("pod status", pods_waiting, width, |key| of_pods.pod(key)).await;
         }),
         Box::pin(async move {
-            drive("node heartbeat", beats_waiting, width, |key| pen.beat(key, &options)).await;
+            drive("node heartbeat", beats_waiting, width, |key| writer.beat(key, &options)).await;
         }),
         Box::pin(async move {
-            drive("node", joins_waiting, width, |key| of_joins.join(key, &news)).await;
+            drive("node", joins_waiting, width, |key| of_joins.join(key, &host_events)).await;
         }),
         Box::pin(async move {
             let work = |key| of_insides.inside(key);
             drive("NodeResourceTopology", insides_waiting, width.div_ceil(4), work).await;
         }),
     ];
-    Writers { desk, work }
+    Writers { write_queue, work }
 }
 
 #[derive(Clone)]
-struct Pen {
+struct Writer {
     client: Client,
     views: Arc<Views>,
     shared: Arc<Shared>,
 }
 
-/// A period a little shorter for some, so that a thousand nodes do not all speak at once.
+/// The period, up to a quarter shorter by the node's name, so that heartbeats of many nodes spread out.
 fn spread(period: Duration, node: &str) -> Duration {
     let sum = node.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
     period - period.mul_f64(f64::from(sum % 256) / 1024.0)
@@ -161,8 +159,8 @@ fn clear_absent_reasons(change: &mut Value) {
     }
 }
 
-impl Pen {
-    async fn pod(&self, key: Key) -> Result<Again, kube::Error> {
+impl Writer {
+    async fn pod(&self, key: Key) -> Result<Requeue, kube::Error> {
         let Some(write) = lock(&self.shared.pods).remove(&key) else { return Ok(None) };
         let result = self.write_pod(&key, &write).await;
         match result {
@@ -170,7 +168,7 @@ impl Pen {
             // The pod is gone, or another one has its name.
             Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(None),
             Err(error) => {
-                // Whoever has more to say meanwhile says it all.
+                // A newer write has all of it.
                 lock(&self.shared.pods).entry(key).or_insert(write);
                 Err(error)
             }
@@ -190,7 +188,7 @@ impl Pen {
             }
             let patch = Patch::Strategic(&change);
             let mut written = pods.patch_status(&key.name, &as_kubelet, &patch).await?;
-            // Not every server takes annotations with a status.
+            // kube-apiserver ignores annotations in writes of the status.
             let missing = written.metadata.annotations.as_ref();
             if let Some(annotations) = annotations
                 && missing.is_none_or(|list| !list.contains_key(VIRTUAL_DEVICES))
@@ -211,7 +209,7 @@ impl Pen {
         Ok(())
     }
 
-    async fn beat(&self, key: Key, options: &Options) -> Result<Again, kube::Error> {
+    async fn beat(&self, key: Key, options: &Options) -> Result<Requeue, kube::Error> {
         if lock(&self.shared.stopped).contains(&key.name) {
             return Ok(None);
         }
@@ -229,28 +227,29 @@ impl Pen {
         Ok(Some(spread(options.lease_every, &key.name)))
     }
 
-    /// Looks up what is published of a new node.
+    /// Reads the published topology of a new node.
     async fn join(
         &self,
         key: Key,
-        news: &mpsc::UnboundedSender<News>,
-    ) -> Result<Again, kube::Error> {
-        // Where the kind is not defined there is not even an object that says so.
+        host_events: &mpsc::UnboundedSender<HostEvent>,
+    ) -> Result<Requeue, kube::Error> {
+        // Also 404 if the kind is not defined.
         let published = unless_gone(topologies(&self.client).get(&key.name).await)?;
         let topology = published.and_then(|object| serde_json::to_value(object).ok());
         let topology: Option<NodeResourceTopology> =
             topology.and_then(|object| serde_json::from_value(object).ok());
-        // Nobody listens any more when everything ends.
-        let _ = news.send(News::Joined { node: key.name, topology: topology.map(Box::new) });
+        // Sending fails only at shutdown.
+        let _ = host_events
+            .send(HostEvent::Joined { node: key.name, topology: topology.map(Box::new) });
         Ok(None)
     }
 
-    async fn inside(&self, key: Key) -> Result<Again, kube::Error> {
+    async fn inside(&self, key: Key) -> Result<Requeue, kube::Error> {
         let Some(content) = lock(&self.shared.insides).remove(&key.name) else { return Ok(None) };
         let result = self.write_inside(&key.name, &content).await;
         if let Err(error) = result {
             if is_not_found(&error) {
-                // There is no definition of the kind; if one comes, the next change is published.
+                // The kind is not defined. If it is later, the next change is published.
                 return Ok(None);
             }
             lock(&self.shared.insides).entry(key.name).or_insert(content);

@@ -22,20 +22,19 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Answers that are larger are not read.
 const MAX_ANSWER_BYTES: usize = 3 * 1024 * 1024;
 
-/// More endpoints than these are not kept.
+/// Endpoints with kept connections.
 const MAX_KEPT: usize = 256;
 
-/// Where a service is, since there is no network of a cluster: by namespace, name and port.
+/// Address of a Service by namespace, name and port, because there is no cluster network.
 pub type ResolveService = Arc<dyn Fn(&str, &str, u16) -> Option<SocketAddr> + Send + Sync>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Endpoint {
     pub(super) url: String,
     pub(super) server_name: String,
-    /// Where to connect to; by name if it is not known.
+    /// `None`: resolve the name.
     pub(super) address: Option<SocketAddr>,
     /// The certificates that are trusted, in PEM.
     pub(super) ca_bundle: Vec<u8>,

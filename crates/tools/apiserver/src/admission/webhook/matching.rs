@@ -11,7 +11,7 @@ fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a str> {
     all.filter_map(Value::as_str)
 }
 
-/// Whether a webhook is asked about a request with this object.
+/// Whether a webhook matches a request with this object.
 pub(super) fn concerns(
     webhook: &Value,
     request: &Request<'_>,

@@ -23,7 +23,7 @@ const GROUP: &str = "admissionregistration.k8s.io";
 const MUTATING: &str = "mutatingwebhookconfigurations";
 const VALIDATING: &str = "validatingwebhookconfigurations";
 
-/// Everything that is needed to call webhooks. Cheap to clone.
+/// Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Webhooks {
     caller: Arc<Caller>,
@@ -51,12 +51,11 @@ impl Webhook {
 }
 
 impl Webhooks {
-    /// Webhooks of services that are found in this way.
     pub fn new(resolve: Option<ResolveService>) -> Self {
         Self { caller: Arc::default(), resolve }
     }
 
-    /// Those that a request concerns, by the names of their configurations.
+    /// The webhooks that match a request, ordered by configuration name.
     fn of<V: View + Sync>(
         plural: &str,
         request: &Request<'_>,
@@ -85,7 +84,7 @@ impl Webhooks {
         found
     }
 
-    /// Lets webhooks change an object, one after the other. What to warn about.
+    /// Calls mutating webhooks one after the other. Returns warnings.
     ///
     /// # Errors
     ///
@@ -138,8 +137,7 @@ impl Webhooks {
         Ok(())
     }
 
-    /// Asks webhooks that only look, all at once. `object` is `None` for deletions. What to warn
-    /// about.
+    /// Calls validating webhooks concurrently. `object` is `None` for deletions. Returns warnings.
     ///
     /// # Errors
     ///
@@ -161,7 +159,7 @@ impl Webhooks {
         Ok(warnings)
     }
 
-    /// Asks one webhook. `None` if it could not be asked and need not be.
+    /// Calls one webhook. `None` if it failed and its failurePolicy is `Ignore`.
     async fn ask(
         &self,
         webhook: &Webhook,
@@ -340,7 +338,7 @@ fn read_patch(response: &Value) -> Result<Option<json_patch::Patch>, String> {
     Ok(Some(patch))
 }
 
-/// Reasons that a webhook may give, as clients know them.
+/// Reasons of denials that clients know.
 const REASONS: [&str; 12] = [
     "Unauthorized",
     "Forbidden",

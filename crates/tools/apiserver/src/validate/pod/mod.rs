@@ -97,7 +97,7 @@ fn names(path: &str, spec: &Value, report: &mut Report) {
     }
 }
 
-/// What new pods must not have, and others may have come to.
+/// Rules for new pods only.
 pub(super) fn check_new(spec: &Value, report: &mut Report) {
     let gated = !list(spec, "schedulingGates").is_empty();
     if gated && !text(spec, "nodeName").is_empty() {
@@ -134,7 +134,7 @@ fn addresses(path: &str, spec: &Value, report: &mut Report) {
     }
 }
 
-/// Claims of devices. Their names.
+/// Validates resource claims. Returns their names.
 fn resource_claims(path: &str, spec: &Value, report: &mut Report) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (i, claim) in list(spec, "resourceClaims").iter().enumerate() {
@@ -168,7 +168,7 @@ fn resource_claims(path: &str, spec: &Value, report: &mut Report) -> BTreeSet<St
     names
 }
 
-/// Whether a container may gain what its pod does not allow.
+/// Validates privilege escalation.
 fn privileged(path: &str, container: &Value, report: &mut Report) {
     let Some(context) = container.get("securityContext") else { return };
     let path = format!("{path}.securityContext");

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::validate::report::{Report, list, map, quantity, text};
 use crate::validate::text;
 
-/// What containers may ask for without a domain in its name.
+/// Native resources of containers.
 const CONTAINER_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
-/// Names without a domain that mean something somewhere.
+/// Unprefixed names of resources that Kubernetes knows.
 const STANDARD: [&str; 27] = [
     "cpu",
     "memory",
@@ -62,7 +62,6 @@ fn is_huge(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// What may be promised to more than can have it.
 fn may_be_overcommitted(name: &str) -> bool {
     is_native(name) && !is_huge(name)
 }
@@ -71,7 +70,7 @@ fn is_whole(name: &str) -> bool {
     is_extended(name)
 }
 
-/// A name of a resource in general. Whether more can be said of it.
+/// Validates the name of a resource. Returns whether further checks make sense.
 pub(in crate::validate) fn check_name(path: &str, name: &str, report: &mut Report) -> bool {
     let wrong = text::qualified_name(name);
     if !wrong.is_empty() {

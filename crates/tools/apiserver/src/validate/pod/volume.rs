@@ -52,7 +52,7 @@ const SOURCES: [&str; 30] = [
     "image",
 ];
 
-/// Looks at the volumes of a pod. Their names.
+/// Validates volumes. Returns their names.
 pub(super) fn check(path: &str, spec: &Value, report: &mut Report) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for (i, volume) in list(spec, "volumes").iter().enumerate() {

@@ -5,7 +5,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{ToSpan as _, Zoned};
 
-/// More times than these are never gone through: a schedule that has none for so long has none.
+/// Steps of the search for the next time before it gives up.
 const STEPS_MAX: usize = 4_000;
 
 const MONTHS: [&str; 12] =
@@ -20,13 +20,12 @@ pub(super) struct Schedule {
     days: u64,
     months: u64,
     weekdays: u64,
-    /// If both are written, either will do.
+    /// Day of month and day of week are both restricted: either may match.
     any_day: bool,
     any_weekday: bool,
 }
 
 impl Schedule {
-    /// Reads a schedule; `None` if it is none.
     pub(super) fn read(text: &str) -> Option<Self> {
         let text = match text.trim() {
             "@yearly" | "@annually" => "0 0 1 1 *",
@@ -61,7 +60,7 @@ impl Schedule {
         if self.any_day || self.any_weekday { day && weekday } else { day || weekday }
     }
 
-    /// The first time after `after`; `None` if there is none for years.
+    /// The first time after `after`; `None` if there is none within years.
     fn after(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let start: Zoned = after.to_zoned(zone.clone());
         let mut at = start.datetime().with().second(0).subsec_nanosecond(0).build().ok()?;
@@ -76,7 +75,7 @@ impl Schedule {
             } else if !has(self.minutes, at.minute()) {
                 at.checked_add(1.minute())
             } else {
-                // An hour that a clock leaves out is the one after it.
+                // A time skipped by daylight saving moves to the next hour.
                 let found = zone.to_timestamp(at).ok()?;
                 if found > after {
                     return Some(found);
@@ -97,7 +96,7 @@ impl Schedule {
     ) -> (Option<Timestamp>, Option<Timestamp>) {
         let next = self.after(now, zone);
         let mut last = None;
-        // Of very many missed times only the newest matter.
+        // Of many missed times only the newest matter.
         let day = now.checked_sub(std::time::Duration::from_secs(86_400)).unwrap_or(from);
         let mut at = match self.after(from, zone) {
             Some(first) if first < day && self.after(day, zone) <= Some(now) => day,

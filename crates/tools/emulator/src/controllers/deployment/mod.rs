@@ -14,7 +14,7 @@ use crate::key::{
     Key, controller, controller_reference, is_already_exists, is_controlled_by, name, namespace,
     uid,
 };
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::{of_owner, orphans_in};
 
 use super::context::Context;
@@ -45,7 +45,7 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
             }
         }
     });
-    // The last old pod that goes is what a Deployment that recreates waits for.
+    // A Deployment with strategy Recreate waits for the last old pod to go.
     let (to, sets) = (queue.clone(), Arc::clone(&views.replica_sets));
     views.pods.on_change(move |change| {
         if let (Some(pod), None) = (&change.old, &change.new)
@@ -62,7 +62,7 @@ pub(super) fn wire(context: &Context, queue: &Queue) {
     });
 }
 
-pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube::Error> {
+pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(deployment) = views.deployments.get(&key) else { return Ok(None) };
     let Some(spec) = &deployment.spec else { return Ok(None) };
@@ -85,7 +85,7 @@ pub(super) async fn reconcile(context: &Context, key: Key) -> Result<Again, kube
     finish(context, &key, collided).await
 }
 
-/// Does one step. Gives a new count of collisions if the name of a set is taken by another.
+/// Performs one step. Returns a new collision count if the set's name is taken.
 async fn act(
     context: &Context,
     deployment: &Deployment,
@@ -107,7 +107,7 @@ async fn act(
                 };
                 match there {
                     Some(there) if same(&there) => Ok(None),
-                    // Somebody else has the name: another hash gives another one.
+                    // The name is taken: a higher collision count gives another hash.
                     Some(_) => {
                         let status = deployment.status.as_ref();
                         let before = status.and_then(|status| status.collision_count);
@@ -146,12 +146,12 @@ fn record_scaling(context: &Context, deployment: &Deployment, set: &ReplicaSet, 
     context.events.record("deployment-controller", deployment, note);
 }
 
-/// Writes what the Deployment says of itself, after what has been done.
+/// Writes the status after the steps.
 async fn finish(
     context: &Context,
     key: &Key,
     collisions: Option<i32>,
-) -> Result<Again, kube::Error> {
+) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(deployment) = views.deployments.get(key) else { return Ok(None) };
     let Some(spec) = &deployment.spec else { return Ok(None) };

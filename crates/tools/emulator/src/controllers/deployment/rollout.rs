@@ -17,7 +17,7 @@ const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 const MAXIMAL: &str = "deployment.kubernetes.io/max-replicas";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// Annotations that are a Deployment's own and not its sets'.
+/// Annotations of a Deployment that its sets do not get.
 const NOT_COPIED: [&str; 5] =
     [LAST_APPLIED, REVISION, "deployment.kubernetes.io/revision-history", DESIRED, MAXIMAL];
 
@@ -29,7 +29,7 @@ pub(super) enum Step {
     Annotate(BTreeMap<String, String>),
 }
 
-/// A Deployment's sets: that of its template, and the others, oldest first.
+/// The set with the Deployment's template, and the others, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     pub(super) new: Option<Arc<ReplicaSet>>,
@@ -53,7 +53,7 @@ impl Sets {
     }
 }
 
-/// Whether a set has this template, its hash aside.
+/// Whether a set has this template, apart from the hash label.
 pub(super) fn is_of_template(set: &ReplicaSet, template: &PodTemplateSpec) -> bool {
     let Some(own) = set.spec.as_ref().and_then(|spec| spec.template.as_ref()) else { return false };
     let bare = |template: &PodTemplateSpec| {
@@ -81,7 +81,7 @@ fn revision(meta: &ObjectMeta) -> i64 {
     annotation(meta, REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// How many pods there may be more than wanted, and how many may be missing.
+/// `maxSurge` and `maxUnavailable` in pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slack {
     pub(super) surge: i32,
@@ -100,12 +100,12 @@ pub(super) fn slack(spec: &DeploymentSpec) -> Slack {
     let unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
     let surge = scaled(surge, wanted, true);
     let unavailable = scaled(unavailable.unwrap_or(&quarter), wanted, false);
-    // With neither nothing could ever move.
+    // With both zero a rollout could not proceed.
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
     Slack { surge, unavailable: unavailable.min(wanted) }
 }
 
-/// A number, or a part of a hundred of `total`.
+/// A number, or a percentage of `total`.
 pub(in crate::controllers) fn scaled(value: &IntOrString, total: i32, up: bool) -> i32 {
     match value {
         IntOrString::Int(number) => (*number).max(0),
@@ -122,7 +122,7 @@ pub(super) fn wanted(spec: &DeploymentSpec) -> i32 {
     spec.replicas.unwrap_or(1).max(0)
 }
 
-/// What is to be done now, in this order.
+/// The next steps, in order.
 pub(super) fn steps(
     deployment: &Deployment,
     spec: &DeploymentSpec,
@@ -167,7 +167,7 @@ impl Rollout<'_> {
         self.wanted.saturating_add(self.slack.surge)
     }
 
-    /// The revision of the set of the template: above those of all others.
+    /// The new set's revision: above those of all others.
     fn next_revision(&self) -> i64 {
         let old = self.sets.old.iter().map(|set| revision(&set.metadata)).max().unwrap_or(0);
         let own = self.sets.new.as_ref().map_or(0, |set| revision(&set.metadata));
@@ -227,7 +227,7 @@ impl Rollout<'_> {
         }
     }
 
-    /// How large a set that is to grow may be now.
+    /// The size to which the new set may grow now.
     fn size_of_new(&self, current: i32) -> i32 {
         let room = self.maximum().saturating_sub(self.total());
         if room <= 0 {
@@ -237,13 +237,12 @@ impl Rollout<'_> {
         }
     }
 
-    /// The set of the template has to exist and to say what the Deployment says.
+    /// Creates or updates the set of the current template.
     fn ensure_new(&self, replicas: i32) -> Option<Step> {
         let Some(set) = &self.sets.new else {
             return Some(Step::Create(Box::new(self.new_set(replicas))));
         };
         let mut annotations = self.annotations(set.metadata.annotations.as_ref());
-        // Its size is marked when it changes.
         for key in [DESIRED, MAXIMAL] {
             match annotation(&set.metadata, key) {
                 Some(value) => annotations.insert(key.to_owned(), value.to_owned()),
@@ -280,7 +279,7 @@ impl Rollout<'_> {
         self.shrink_old(new)
     }
 
-    /// Old sets give up what is not available first, then as much as can be missed.
+    /// Scales down old sets: unavailable pods first, then as `maxUnavailable` allows.
     fn shrink_old(&self, new: &ReplicaSet) -> Vec<Step> {
         let least = self.wanted - self.slack.unavailable;
         let new_unavailable = replicas(new) - available(new);
@@ -324,7 +323,7 @@ impl Rollout<'_> {
         new.map(|set| self.resized(set, self.wanted)).collect()
     }
 
-    /// Whether the Deployment's size has changed since its sets got theirs.
+    /// Whether the Deployment was scaled since its sets were sized.
     fn is_scaled(&self) -> bool {
         let active = self.sets.all().filter(|set| replicas(set) > 0);
         let mut desired = active.filter_map(|set| {
@@ -333,7 +332,7 @@ impl Rollout<'_> {
         desired.any(|desired| desired != self.wanted)
     }
 
-    /// Divides a new size among the sets, in proportion to what they have.
+    /// Distributes a new size among the sets in proportion to their sizes.
     fn scale(&self) -> Vec<Step> {
         let active: Vec<&Arc<ReplicaSet>> =
             self.sets.all().filter(|set| replicas(set) > 0).collect();
@@ -367,7 +366,7 @@ impl Rollout<'_> {
     fn scale_in_proportion(&self, mut active: Vec<&Arc<ReplicaSet>>) -> Vec<Step> {
         let allowed = if self.wanted > 0 { self.maximum() } else { 0 };
         let to_add = allowed - self.total();
-        // The largest first; of equal ones the newer when growing, the older when shrinking.
+        // Largest first; of equal ones the newer when growing, the older when shrinking.
         active.sort_by(|one, other| {
             let by_size = replicas(other).cmp(&replicas(one));
             let age = |set: &ReplicaSet| set.metadata.creation_timestamp.clone().map(|time| time.0);
@@ -406,7 +405,7 @@ impl Rollout<'_> {
         status.and_then(|status| status.replicas).unwrap_or(self.wanted)
     }
 
-    /// Old sets that are done with, except as many as the Deployment keeps to go back to.
+    /// Deletes empty old sets beyond `revisionHistoryLimit`.
     fn clean_up(&self) -> Vec<Step> {
         let Some(kept) = self.spec.revision_history_limit else { return Vec::new() };
         if !super::status::is_complete(self.spec, self.sets, self.deployment) {
@@ -426,7 +425,7 @@ impl Rollout<'_> {
         emptied.map(|set| Step::Delete(Arc::clone(set))).collect()
     }
 
-    /// The Deployment says the revision of the set of its template.
+    /// Copies the new set's revision to the Deployment.
     fn annotate(&self) -> Option<Step> {
         self.sets.new.as_ref()?;
         let revision = self.next_revision().to_string();

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::clock::{later, seconds, until, whole_seconds};
 use crate::key::name;
-use crate::queue::Again;
+use crate::queue::Requeue;
 
 use super::rollout::{Sets, replicas, slack, wanted};
 
@@ -20,7 +20,7 @@ const FAILING: &str = "ReplicaFailure";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const COMPLETE: &str = "NewReplicaSetAvailable";
 
-/// What an old API server gives for "no deadline".
+/// The value that old API servers store for "no deadline".
 const NO_DEADLINE: i32 = i32::MAX;
 
 fn sum<'a>(
@@ -31,7 +31,7 @@ fn sum<'a>(
     each.fold(0, i32::saturating_add)
 }
 
-/// Everything runs as the template says, and nothing else does.
+/// Whether all pods are of the current template and available.
 pub(super) fn is_complete(spec: &DeploymentSpec, sets: &Sets, deployment: &Deployment) -> bool {
     let numbers = numbers(deployment, sets);
     complete(spec, deployment, &numbers)
@@ -66,13 +66,13 @@ fn numbers(deployment: &Deployment, sets: &Sets) -> DeploymentStatus {
     }
 }
 
-/// What the Deployment says of itself now, and when time alone may change that.
+/// The status, and when it may change by time alone.
 pub(super) fn status(
     deployment: &Deployment,
     spec: &DeploymentSpec,
     sets: &Sets,
     now: Timestamp,
-) -> (DeploymentStatus, Again) {
+) -> (DeploymentStatus, Requeue) {
     let mut status = numbers(deployment, sets);
     let before = deployment.status.clone().unwrap_or_default();
     let mut conditions = Conditions { list: status.conditions.take().unwrap_or_default(), now };
@@ -110,14 +110,14 @@ pub(super) fn status(
     (status, again)
 }
 
-/// Says whether the rollout gets on; until when it may stand still.
+/// Sets the condition `Progressing`. Returns the time until the deadline.
 fn progress(
     deployment: &Deployment,
     spec: &DeploymentSpec,
     sets: &Sets,
     (before, after): (&DeploymentStatus, &DeploymentStatus),
     conditions: &mut Conditions,
-) -> Again {
+) -> Requeue {
     let deadline = spec.progress_deadline_seconds.filter(|seconds| *seconds != NO_DEADLINE)?;
     let said = conditions.find(PROGRESSING).cloned();
     let reason = said.as_ref().and_then(|said| said.reason.clone()).unwrap_or_default();
@@ -180,7 +180,7 @@ impl Conditions {
         self.list.iter().find(|condition| condition.type_ == kind)
     }
 
-    /// Says something, unless it is said already.
+    /// Sets a condition unless it is set to the same.
     fn set(&mut self, kind: &str, status: &str, reason: &str, message: String) {
         let same = self
             .find(kind)

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// More than any Job has; a longer list is not believed.
+/// Limit for lists of indexes that are read.
 const INDEXES_MAX: u32 = 100_000;
 
-/// The indexes below `count` that are written here. What cannot be read is left out.
+/// Reads the indexes below `count`; invalid parts are skipped.
 pub(super) fn read(text: &str, count: u32) -> BTreeSet<u32> {
     let count = count.min(INDEXES_MAX);
     let mut found = BTreeSet::new();
@@ -19,7 +19,7 @@ pub(super) fn read(text: &str, count: u32) -> BTreeSet<u32> {
     found
 }
 
-/// Two neighbours are written apart, more of them as a range.
+/// Writes three or more consecutive indexes as a range.
 pub(super) fn write(indexes: &BTreeSet<u32>) -> String {
     let mut text = String::new();
     let mut left = indexes.iter().copied().peekable();
@@ -29,7 +29,7 @@ pub(super) fn write(indexes: &BTreeSet<u32>) -> String {
             last = next;
         }
         let comma = if text.is_empty() { "" } else { "," };
-        // Writing to a text does not fail.
+        // Writing to a string cannot fail.
         let _ = match last - first {
             0 => write!(text, "{comma}{first}"),
             1 => write!(text, "{comma}{first},{last}"),

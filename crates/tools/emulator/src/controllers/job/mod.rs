@@ -22,7 +22,7 @@ use crate::key::{
     Key, controller, controller_reference, delete_this, has_finalizer, name, namespace, uid,
     unless_gone,
 };
-use crate::queue::{Again, Queue};
+use crate::queue::{Queue, Requeue};
 use crate::views::{of_owner, orphans_in};
 
 use super::context::{Context, each};
@@ -31,7 +31,7 @@ use plan::JobActions;
 
 const COMPONENT: &str = "job-controller";
 
-/// On every pod of a Job until it is counted.
+/// Finalizer of a Job's pods until they are counted.
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
@@ -63,7 +63,7 @@ pub(super) async fn reconcile(
     context: &Context,
     backoff: Duration,
     key: Key,
-) -> Result<Again, kube::Error> {
+) -> Result<Requeue, kube::Error> {
     let views = &context.views;
     let Some(job) = views.jobs.get(&key) else {
         return release_orphans(context, &key).await.map(|()| None);
@@ -134,7 +134,7 @@ fn end_note(job: &Job, status: &JobStatus) -> Option<Note> {
     Some(Note::warning(reason, end.message.unwrap_or_default()))
 }
 
-/// A pod of a Job that is gone waits for nobody.
+/// Removes the finalizer from pods of a deleted Job.
 async fn release_orphans(context: &Context, key: &Key) -> Result<(), kube::Error> {
     let left: Vec<Arc<Pod>> = context.views.pods.in_namespace(&key.namespace);
     let of_job = |pod: &Arc<Pod>| {
@@ -146,7 +146,7 @@ async fn release_orphans(context: &Context, key: &Key) -> Result<(), kube::Error
     each(&left, |pod| release(context, pod)).await
 }
 
-/// A pod that is deleted because it is too much is not counted as failed.
+/// Deletes a surplus pod, without counting it as failed.
 async fn forget_and_delete(context: &Context, pod: &Arc<Pod>) -> Result<(), kube::Error> {
     release(context, pod).await?;
     context.delete(&context.views.pods, pod.as_ref()).await
@@ -170,13 +170,13 @@ async fn release(context: &Context, pod: &Arc<Pod>) -> Result<(), kube::Error> {
             context.views.pods.observe(patched);
             Ok(())
         }
-        // A pod that has changed comes again; one that is gone needs nothing.
+        // A changed pod is reconciled again; a deleted one needs nothing.
         Err(error) if crate::key::is_conflict(&error) => Err(error),
         Err(error) => unless_gone(Err(error)).map(|_: Option<()>| ()),
     }
 }
 
-/// A pod of the Job, for one of its indexes if it has any.
+/// A pod of the Job, with a completion index if the Job is indexed.
 fn pod(job: &Job, index: Option<i32>) -> Pod {
     let template = job.spec.as_ref().map(|spec| &spec.template);
     let empty = Default::default();

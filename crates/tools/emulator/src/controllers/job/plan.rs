@@ -16,23 +16,22 @@ use crate::controllers::pods::{
 };
 use crate::controllers::replica_set::sort_for_deletion;
 use crate::key::{annotation, has_finalizer, uid};
-use crate::queue::Again;
+use crate::queue::Requeue;
 
 use super::{INDEX, TRACKING, indexes};
 
 const PASS_MAX: usize = 500;
-/// How long a Job waits after failures at most.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
 pub(super) struct JobActions {
     pub(super) create: Vec<Option<i32>>,
-    /// Pods that are too many: they are not counted.
+    /// Surplus pods: not counted as failed.
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Pods of a Job that has ended: they count as failed.
+    /// Pods of a finished Job: counted as failed.
     pub(super) kill: Vec<Arc<Pod>>,
     pub(super) status: JobStatus,
-    pub(super) again: Again,
+    pub(super) again: Requeue,
     pub(super) remove_job: bool,
 }
 
@@ -75,7 +74,7 @@ fn index_of(pod: &Pod) -> Option<u32> {
     annotation(&pod.metadata, INDEX)?.parse().ok()
 }
 
-/// A pod that goes before it has ended will not end well, unless others are only made once it has.
+/// Whether a pod counts as failed. Terminating pods do, unless the replacement policy is `Failed`.
 fn has_failed(pod: &Pod, spec: &JobSpec) -> bool {
     let waits = spec.pod_replacement_policy.as_deref() == Some("Failed");
     phase(pod) == "Failed" || !waits && is_terminating(pod) && phase(pod) != "Succeeded"
@@ -123,7 +122,7 @@ fn count_ends(job: &Job, spec: &JobSpec, pods: &[Arc<Pod>]) -> Ends {
     ends
 }
 
-/// Why a Job fails now, if it does.
+/// Reason and message, if the Job has failed.
 fn failure(
     spec: &JobSpec,
     ends: &Ends,
@@ -205,7 +204,7 @@ pub(super) fn plan(
     plan
 }
 
-/// Notes when the Job starts, is suspended, and goes on.
+/// Sets the start time and the condition `Suspended`.
 fn start(plan: &mut JobActions, conditions: &mut Conditions, suspended: bool, now: Timestamp) {
     let status = &mut plan.status;
     if suspended {
@@ -258,7 +257,7 @@ fn finish(plan: &mut JobActions, conditions: &mut Conditions) {
     }
 }
 
-/// Makes pods that are missing and deletes those that are too many.
+/// Decides which pods to create or delete.
 fn size(
     plan: &mut JobActions,
     spec: &JobSpec,
@@ -270,7 +269,7 @@ fn size(
     let succeeded = ends.all_succeeded(is_indexed(spec));
     let parallelism = spec.parallelism.unwrap_or(1).max(0);
     let waits = spec.pod_replacement_policy.as_deref() == Some("Failed");
-    // Where others are only made once a pod has ended, those on their way out still count.
+    // With replacement policy `Failed`, terminating pods still count.
     let (mut active, mut holding): (Vec<Arc<Pod>>, Vec<Arc<Pod>>) = Default::default();
     for pod in pods {
         if is_active(pod) {
@@ -312,7 +311,7 @@ fn size(
     };
 }
 
-/// How long to wait before pods are made again: twice as long after every failure in a row.
+/// The backoff before new pods are created; it doubles with every consecutive failure.
 fn wait_after_failures(pods: &[Arc<Pod>], now: Timestamp, backoff: Duration) -> Duration {
     let mut ended: Vec<(Timestamp, bool)> = pods
         .iter()
@@ -327,7 +326,7 @@ fn wait_after_failures(pods: &[Arc<Pod>], now: Timestamp, backoff: Duration) -> 
     until(now, later(*last, wait))
 }
 
-/// When the last of a pod's containers ended, or else when it was last heard of.
+/// When the last container ended, else the last transition of `Ready`, else creation.
 fn finished_at(pod: &Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     let ends = status.container_statuses.iter().flatten().filter_map(|container| {
@@ -357,7 +356,7 @@ fn write(plan: &mut JobActions, spec: &JobSpec, ends: &Ends, active: &[&Arc<Pod>
         some(if is_indexed(spec) { ends.all_succeeded(true) } else { ends.succeeded });
     status.completed_indexes =
         Some(indexes::write(&ends.completed)).filter(|text| !text.is_empty());
-    // Always there, even empty: it says that ends are tracked.
+    // Always present, even empty: it marks the Job as tracked.
     status.uncounted_terminated_pods = Some(ends.uncounted.clone());
 }
 

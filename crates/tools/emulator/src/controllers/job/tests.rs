@@ -1,7 +1,7 @@
 //! Jobs, played through without an API server.
 
 use super::*;
-use crate::controllers::fixtures::{Made, pod};
+use crate::controllers::fixtures::{PodBuilder, pod};
 use serde_json::{Value, from_value, json};
 
 const BACKOFF: Duration = Duration::from_secs(10);
@@ -16,7 +16,7 @@ fn job(spec: Value) -> Job {
     from_value(json!({ "metadata": { "name": "j", "uid": "j-uid" }, "spec": spec })).unwrap()
 }
 
-fn tracked(name: &str) -> Made {
+fn tracked(name: &str) -> PodBuilder {
     pod(name).finalized_by(TRACKING)
 }
 
@@ -24,12 +24,11 @@ fn next(job: &Job, pods: &[Arc<Pod>], second: i64) -> JobActions {
     plan(job, job.spec.as_ref().unwrap(), pods, at(second), BACKOFF)
 }
 
-/// The job as it is after what was planned has been written.
 fn written(job: &Job, plan: &JobActions) -> Job {
     Job { status: Some(plan.status.clone()), ..job.clone() }
 }
 
-fn said(plan: &JobActions) -> Vec<&str> {
+fn reasons(plan: &JobActions) -> Vec<&str> {
     let list = plan.status.conditions.iter().flatten();
     list.filter(|one| one.status == "True").map(|one| one.type_.as_str()).collect()
 }
@@ -60,10 +59,10 @@ fn a_job_ends_when_all_is_counted_and_nobody_is_left() {
     job.status = Some(JobStatus { succeeded: Some(1), ..JobStatus::default() });
     let late = tracked("late").phase("Running").arc();
     let first = next(&job, std::slice::from_ref(&late), 100);
-    assert_eq!((said(&first), first.kill.len()), (vec!["SuccessCriteriaMet"], 1));
+    assert_eq!((reasons(&first), first.kill.len()), (vec!["SuccessCriteriaMet"], 1));
     let job = written(&job, &first);
     let last = next(&job, &[], 101);
-    assert_eq!(said(&last), ["SuccessCriteriaMet", "Complete"]);
+    assert_eq!(reasons(&last), ["SuccessCriteriaMet", "Complete"]);
     assert!(last.status.completion_time.is_some());
     let mut job = written(&job, &last);
     assert!(!next(&job, &[], 102).remove_job);
@@ -81,10 +80,10 @@ fn failures_delay_and_then_fail_a_job() {
     let again = next(&job, &[failed("a")], 105);
     assert_eq!(again.create, [None]);
     let over = next(&job, &[failed("a"), failed("b")], 120);
-    assert_eq!(said(&over), ["FailureTarget"]);
+    assert_eq!(reasons(&over), ["FailureTarget"]);
     let job = written(&job, &over);
     let end = next(&job, &[], 121);
-    assert_eq!((said(&end), end.status.failed), (vec!["FailureTarget", "Failed"], Some(2)));
+    assert_eq!((reasons(&end), end.status.failed), (vec!["FailureTarget", "Failed"], Some(2)));
 }
 
 #[test]
@@ -107,18 +106,18 @@ fn a_suspended_job_has_no_pods_and_starts_anew_when_it_goes_on() {
     let mut job = job(json!({ "suspend": true, "activeDeadlineSeconds": 50 }));
     let pods = [tracked("a").phase("Running").arc()];
     let stopped = next(&job, &pods, 100);
-    assert_eq!((said(&stopped), stopped.delete.len()), (vec!["Suspended"], 1));
+    assert_eq!((reasons(&stopped), stopped.delete.len()), (vec!["Suspended"], 1));
     assert_eq!(stopped.status.start_time, None);
     job = written(&job, &stopped);
     job.spec.as_mut().unwrap().suspend = Some(false);
     let going = next(&job, &[], 200);
-    assert_eq!((said(&going), going.create.len()), (vec![], 1));
+    assert_eq!((reasons(&going), going.create.len()), (vec![], 1));
     assert_eq!(
         (going.status.start_time.clone(), going.again),
         (Some(Time(at(200))), Some(Duration::from_secs(50)))
     );
     job = written(&job, &going);
-    assert_eq!(said(&next(&job, &pods, 250)), ["FailureTarget"]);
+    assert_eq!(reasons(&next(&job, &pods, 250)), ["FailureTarget"]);
 }
 
 #[test]
