@@ -1,7 +1,4 @@
-//! Everything that is known of a cluster, by what rules ask for.
-//!
-//! Owns the indexes over all objects, those that are checked and those that are only given to check
-//! against. Must not know any rule.
+//! Indexes over all known objects, checked or not, for rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,12 +17,10 @@ use crate::pool::{NodeGroup, merge_alike};
 use crate::sharing::{self, SharedResource};
 use crate::topology;
 
-/// Reads a document that stands inside of a text, such as a dashboard in a ConfigMap.
+/// Parses a document in a string, such as a dashboard in a ConfigMap.
 pub type ReadText = fn(&str) -> Option<Value>;
 
-/// What is known of a cluster.
 pub struct Context {
-    /// Reads what stands inside of texts.
     pub(crate) read: ReadText,
     pub(crate) pools: Vec<NodeGroup>,
     pub(crate) namespaces: BTreeMap<String, Arc<core::Namespace>>,
@@ -33,31 +28,28 @@ pub struct Context {
     pub(crate) limit_ranges: ByNamespace<Arc<core::LimitRange>>,
     pub(crate) quotas: ByNamespace<Arc<core::ResourceQuota>>,
     pub(crate) budgets: ByNamespace<Selector>,
-    /// What services select.
     pub(crate) services: ByNamespace<Selector>,
     pub(crate) workloads: ByNamespace<Arc<Workload>>,
     gangs: BTreeMap<String, BTreeMap<String, Gang>>,
-    /// How GPUs are shared, by the ConfigMaps of NVIDIA's device plugin.
+    /// From the ConfigMaps of NVIDIA's device plugin.
     pub(crate) sharing: Vec<SharedResource>,
     /// Kinds of Karpenter's node classes, by name.
     pub(crate) node_classes: BTreeMap<String, String>,
-    /// Workloads whose replicas an autoscaler sets: namespace, kind, name.
+    /// Workloads with an autoscaler: namespace, kind, name.
     scaled: BTreeSet<[String; 3]>,
 }
 
 type ByNamespace<T> = BTreeMap<String, Vec<T>>;
 
-/// The pods that say they are of one gang.
 #[derive(Default)]
 pub(crate) struct Gang {
-    /// How many there are; `None` if that depends on the nodes.
+    /// `None` if it depends on the nodes.
     pub(crate) pods: Option<u32>,
-    /// Sizes that they state.
+    /// All values of `berth.dev/gang-size`.
     pub(crate) sizes: BTreeSet<String>,
 }
 
 impl Context {
-    /// What these objects say together. `read` reads documents inside of texts.
     pub fn new<'a>(objects: impl IntoIterator<Item = &'a Object>, read: ReadText) -> Self {
         let mut context = Self {
             read,
@@ -119,7 +111,7 @@ impl Context {
                 let target = object.json.pointer("/spec/scaleTargetRef");
                 let text = |field: &str| target?.get(field)?.as_str();
                 if let Some(name) = text("name") {
-                    // KEDA's objects mean a Deployment where they do not say a kind.
+                    // The default in KEDA is Deployment.
                     let kind = text("kind").unwrap_or("Deployment");
                     self.scaled.insert([namespace(), kind.to_owned(), name.to_owned()]);
                 }
@@ -140,19 +132,17 @@ impl Context {
         self.workloads.entry(namespace).or_default().push(workload.clone());
     }
 
-    /// The gang of this name.
     pub(crate) fn gang(&self, namespace: &str, name: &str) -> Option<&Gang> {
         self.gangs.get(namespace)?.get(name)
     }
 
-    /// Whether an autoscaler sets how many pods a workload makes.
+    /// Whether an autoscaler sets the replicas.
     pub(crate) fn is_scaled(&self, namespace: &str, workload: &Workload) -> bool {
         let name = workload.metadata.name.as_deref().unwrap_or_default();
         let key = [namespace, workload.kind.as_str(), name].map(str::to_owned);
         self.scaled.contains(&key)
     }
 
-    /// What `of` holds for the namespace.
     pub(crate) fn in_namespace<'c, T>(of: &'c ByNamespace<T>, namespace: &str) -> &'c [T] {
         of.get(namespace).map_or(&[], Vec::as_slice)
     }

@@ -1,7 +1,5 @@
-//! Findings: which rule an object breaks, where, and what to do.
-//!
-//! Owns the shape of a finding. Must not know how objects are written down, so that the same finding
-//! becomes a line of a linter and an answer of a webhook.
+//! Findings: which rule an object violates, in which field, and the remedy. Independent of source text, so that
+//! the linter and the webhook share them.
 
 use std::fmt;
 
@@ -10,16 +8,14 @@ use serde_json::Value;
 
 use crate::rule::{Rule, Severity};
 
-/// Which object is meant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectRef {
-    /// `apiVersion` as written; empty if none is.
+    /// Empty if missing.
     pub api_version: String,
-    /// `kind` as written; empty if none is.
+    /// Empty if missing.
     pub kind: String,
-    /// Its namespace, if it says one.
     pub namespace: Option<String>,
-    /// Its name; empty if it has none.
+    /// Empty if missing.
     pub name: String,
 }
 
@@ -34,29 +30,24 @@ impl fmt::Display for ObjectRef {
     }
 }
 
-/// A breach of a rule.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// The rule.
     pub rule: &'static Rule,
-    /// How grave it is, by the rule or by the settings.
+    /// The rule's, unless settings change it.
     pub severity: Severity,
-    /// The object that breaks it.
     pub object: ObjectRef,
-    /// The field that is wrong; where one is missing, the field that is missing.
+    /// The wrong or missing field.
     pub field: FieldPath,
-    /// A part of the field's text that is meant, where the field is a long text.
+    /// The relevant part of a long text.
     pub excerpt: Option<String>,
-    /// What is wrong.
     pub message: String,
-    /// What to do.
     pub remedy: String,
-    /// Changes that mend it without risk; empty if there are none.
+    /// Safe changes; empty if there are none.
     pub fix: Vec<Fix>,
 }
 
 impl Finding {
-    /// Whether it can be mended without risk.
     pub fn is_fixable(&self) -> bool {
         !self.fix.is_empty()
     }
@@ -65,23 +56,10 @@ impl Finding {
 /// A change of an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fix {
-    /// The field gets this value; maps on the way to it are made where they are missing.
-    Set {
-        /// Which field.
-        path: FieldPath,
-        /// Its value.
-        value: Value,
-    },
-    /// The list gets one more item, at its end; it is made if it is missing.
-    Append {
-        /// Which list.
-        path: FieldPath,
-        /// The item.
-        value: Value,
-    },
-    /// The field goes.
-    Remove {
-        /// Which field.
-        path: FieldPath,
-    },
+    /// Sets a field, and creates missing maps on its path.
+    Set { path: FieldPath, value: Value },
+    /// Appends to a list, and creates a missing one.
+    Append { path: FieldPath, value: Value },
+    /// Removes a field.
+    Remove { path: FieldPath },
 }

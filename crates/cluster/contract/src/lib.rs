@@ -22,9 +22,9 @@
 //! let limit = findings.iter().find(|finding| finding.rule.code == "BERTH-101").unwrap();
 //! assert_eq!(limit.field.to_string(), "spec.containers[0].resources.limits[nvidia.com/gpu]");
 //!
-//! let mut mended = pod.json.clone();
-//! patch::apply(&mut mended, &limit.fix)?;
-//! assert_eq!(mended["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], 1);
+//! let mut fixed = pod.json.clone();
+//! patch::apply(&mut fixed, &limit.fix)?;
+//! assert_eq!(fixed["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"], 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

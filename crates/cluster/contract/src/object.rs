@@ -1,6 +1,4 @@
-//! Objects of a cluster, as far as rules look at them.
-//!
-//! Owns the way from JSON to a typed object. Must not know where an object comes from, nor any rule.
+//! Objects as JSON and, for the kinds that rules know, as types.
 
 use std::sync::Arc;
 
@@ -16,17 +14,13 @@ use thiserror::Error;
 
 use crate::finding::ObjectRef;
 
-/// An object, as written and as understood.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Which one.
     pub reference: ObjectRef,
-    /// As written.
     pub json: Value,
     pub(crate) what: What,
 }
 
-/// What an object is to the rules.
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Workload(Arc<Workload>),
@@ -40,21 +34,18 @@ pub(crate) enum What {
     Other,
 }
 
-/// An object that is not what its kind says.
+/// An object that is not valid for its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{object}: {field}: {problem}")]
 pub struct ObjectError {
-    /// Which one: its kind, namespace and name.
+    /// Its kind, namespace and name.
     pub object: String,
-    /// The field that is wrong.
     pub field: FieldPath,
-    /// What is wrong with it.
     pub problem: String,
 }
 
 impl Object {
-    /// Reads an object. One of a kind that no rule knows is taken as it is, and so is a document that
-    /// is no object at all: such can still hold queries.
+    /// Other kinds, and documents that are not objects at all, are accepted: they may contain queries.
     pub fn new(json: Value) -> Result<Self, ObjectError> {
         let text = |pointer: &str| json.pointer(pointer).and_then(Value::as_str);
         let reference = ObjectRef {
@@ -63,9 +54,9 @@ impl Object {
             namespace: text("/metadata/namespace").map(str::to_owned),
             name: text("/metadata/name").unwrap_or_default().to_owned(),
         };
-        let what = understand(&reference, &json)
+        let what = typed(&reference, &json)
             .and_then(|what| match quantities(&json, &what) {
-                Some(wrong) => Err(wrong),
+                Some(error) => Err(error),
                 None => Ok(what),
             })
             .map_err(|(field, problem)| ObjectError {
@@ -76,12 +67,12 @@ impl Object {
         Ok(Self { reference, json, what })
     }
 
-    /// Its namespace, or the one that it gets.
+    /// `default` if it has none.
     pub(crate) fn namespace(&self) -> &str {
         self.reference.namespace.as_deref().unwrap_or("default")
     }
 
-    /// Whether it is of this API group, in whatever version, and kind.
+    /// In any version.
     pub(crate) fn is(&self, group: &str, kind: &str) -> bool {
         let version = &self.reference.api_version;
         let in_group = version.split_once('/').map_or("", |(of, _)| of) == group;
@@ -89,9 +80,10 @@ impl Object {
     }
 }
 
-type Wrong = (FieldPath, String);
+/// A field, and what is wrong with it.
+type FieldError = (FieldPath, String);
 
-fn understand(reference: &ObjectRef, json: &Value) -> Result<What, Wrong> {
+fn typed(reference: &ObjectRef, json: &Value) -> Result<What, FieldError> {
     let (version, kind) = (reference.api_version.as_str(), reference.kind.as_str());
     if let Some(kind) = WorkloadKind::of(version, kind) {
         let mut track = serde_path_to_error::Track::new();
@@ -112,12 +104,12 @@ fn understand(reference: &ObjectRef, json: &Value) -> Result<What, Wrong> {
     })
 }
 
-fn read<T: DeserializeOwned>(json: &Value) -> Result<Arc<T>, Wrong> {
+fn read<T: DeserializeOwned>(json: &Value) -> Result<Arc<T>, FieldError> {
     let read = serde_path_to_error::deserialize(json);
     read.map(Arc::new).map_err(|error| (at(error.path()), error.inner().to_string()))
 }
 
-/// Maps that hold quantities, in the kinds that are looked at.
+/// Fields that are maps of quantities.
 const QUANTITIES: [&str; 10] = [
     "requests",
     "limits",
@@ -131,18 +123,18 @@ const QUANTITIES: [&str; 10] = [
     "defaultRequest",
 ];
 
-/// The first quantity that is none. The types keep them as texts.
-fn quantities(json: &Value, what: &What) -> Option<Wrong> {
+/// The first invalid quantity. The types have quantities as strings.
+fn quantities(json: &Value, what: &What) -> Option<FieldError> {
     let counted =
         matches!(what, What::Workload(_) | What::LimitRange(_) | What::Quota(_) | What::Node(_));
-    counted.then(|| wrong_quantity(json, &FieldPath::root())).flatten()
+    counted.then(|| invalid_quantity(json, &FieldPath::root())).flatten()
 }
 
-fn wrong_quantity(value: &Value, path: &FieldPath) -> Option<Wrong> {
+fn invalid_quantity(value: &Value, path: &FieldPath) -> Option<FieldError> {
     match value {
         Value::Array(list) => {
             let mut items = list.iter().enumerate();
-            items.find_map(|(index, item)| wrong_quantity(item, &path.clone().at(index)))
+            items.find_map(|(index, item)| invalid_quantity(item, &path.clone().at(index)))
         }
         Value::Object(map) => map.iter().find_map(|(key, inside)| {
             let path = path.clone().key(key.as_str());
@@ -151,7 +143,7 @@ fn wrong_quantity(value: &Value, path: &FieldPath) -> Option<Wrong> {
                     let problem = Quantity::parse(text.as_str()?).err()?;
                     Some((path.clone().key(name.as_str()), problem.to_string()))
                 }),
-                None => wrong_quantity(inside, &path),
+                None => invalid_quantity(inside, &path),
             }
         }),
         _ => None,
@@ -173,7 +165,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_object_of_the_wrong_shape_is_an_error_that_names_the_field() {
+    fn errors_name_the_field() {
         let error = Object::new(json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": { "name": "web", "namespace": "team" },
@@ -185,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantity_that_is_none_is_an_error_wherever_it_stands() {
+    fn invalid_quantities_are_errors() {
         for (json, field) in [
             (
                 json!({ "apiVersion": "v1", "kind": "Pod", "spec": { "containers": [
@@ -210,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_knows_is_taken_as_it_is() {
+    fn other_documents_are_accepted() {
         for json in [json!(null), json!([1]), json!({ "groups": [] }), json!({ "kind": "Pod" })] {
             let object = Object::new(json.clone()).unwrap();
             assert!(matches!(object.what, What::Other), "{json}");

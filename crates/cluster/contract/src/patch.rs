@@ -1,7 +1,5 @@
-//! Changes applied to objects, and written as JSON patches.
-//!
-//! Owns what each change means for a JSON value. Must not know why anything is changed. Text with
-//! comments is changed elsewhere; whoever does that must come to the same value.
+//! Fixes applied to JSON objects, and as JSON patches. `berth_manifest::edit` applies the same fixes to text, with
+//! the same result.
 
 use berth_api::{FieldPath, Step};
 use serde_json::{Map, Value, json};
@@ -46,16 +44,16 @@ fn set(
 ) -> Result<(), PatchError> {
     let error = |problem| PatchError { path: path.clone(), problem };
     let Some((last, parents)) = path.steps().split_last() else {
-        return Err(error("is the object itself"));
+        return Err(error("cannot replace the object itself"));
     };
     let mut at = object;
     let mut way = String::new();
     for step in parents {
         push(&mut way, step);
         at = match step {
-            Step::At(index) => at.get_mut(*index).ok_or_else(|| error("has no such item"))?,
+            Step::At(index) => at.get_mut(*index).ok_or_else(|| error("index out of range"))?,
             Step::Key(key) => {
-                let map = at.as_object_mut().ok_or_else(|| error("is not inside of a map"))?;
+                let map = at.as_object_mut().ok_or_else(|| error("parent is not a map"))?;
                 let inside = map.entry(&**key).or_insert(Value::Null);
                 if inside.is_null() {
                     *inside = Value::Object(Map::new());
@@ -68,11 +66,11 @@ fn set(
     push(&mut way, last);
     let before = match last {
         Step::At(index) => {
-            let item = at.get_mut(*index).ok_or_else(|| error("has no such item"))?;
+            let item = at.get_mut(*index).ok_or_else(|| error("index out of range"))?;
             Some(std::mem::replace(item, value.clone()))
         }
         Step::Key(key) => {
-            let map = at.as_object_mut().ok_or_else(|| error("is not inside of a map"))?;
+            let map = at.as_object_mut().ok_or_else(|| error("parent is not a map"))?;
             map.insert(key.to_string(), value.clone())
         }
     };
@@ -94,7 +92,7 @@ fn append(
             list.push(value);
             Ok(())
         }
-        Some(_) => Err(PatchError { path: path.clone(), problem: "is no list" }),
+        Some(_) => Err(PatchError { path: path.clone(), problem: "is not a list" }),
     }
 }
 
@@ -103,7 +101,7 @@ fn remove(
     path: &FieldPath,
     operations: &mut Vec<Value>,
 ) -> Result<(), PatchError> {
-    let error = || PatchError { path: path.clone(), problem: "is not there" };
+    let error = || PatchError { path: path.clone(), problem: "not found" };
     let (last, parents) = path.steps().split_last().ok_or_else(error)?;
     let parent = find(object, parents).ok_or_else(error)?;
     match (last, parent) {

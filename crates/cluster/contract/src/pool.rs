@@ -1,7 +1,4 @@
-//! Where pods could go: nodes that exist, and pools that can make more.
-//!
-//! Owns which labels a pool's nodes can have, as Karpenter reasons about them. Must not know any
-//! rule.
+//! Groups of nodes for pods: existing nodes, and pools of Karpenter with the labels that their nodes can have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +17,7 @@ use crate::topology::NodeKubelet;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Groups of labels that Karpenter fills in by itself, for the instance that it picks.
+/// Prefixes of labels that Karpenter sets for the instance that it chooses.
 const WELL_KNOWN: [&str; 9] = [
     "kubernetes.io/",
     "node.kubernetes.io/",
@@ -33,30 +30,28 @@ const WELL_KNOWN: [&str; 9] = [
     "karpenter.k8s.gcp/",
 ];
 
-/// Nodes that are alike as far as pods can tell.
+/// Nodes that pods cannot distinguish.
 pub(crate) struct NodeGroup {
     /// `node NAME`, of the first of several, or `node pool NAME`.
     pub(crate) name: String,
-    /// The nodes there are; none of a pool that grows.
+    /// Existing nodes; empty for a pool that grows.
     names: Vec<Arc<str>>,
-    /// What its nodes look like; what only some of them have is in `varied`.
+    /// Labels that only some of the nodes have are in `varied`.
     pub(crate) node: Node,
-    /// Whether it makes nodes as pods need them, of instances that are not known here.
+    /// Whether it creates nodes for pods. Their instances are unknown.
     pub(crate) grows: bool,
     /// `None` if the topology is unknown.
     pub(crate) kubelet: Option<NodeKubelet>,
-    /// Labels by which its nodes may differ.
     varied: BTreeMap<Arc<str>, Varied>,
 }
 
-/// Values of a label that nodes of a pool can have.
 enum Varied {
     Listed(Vec<Arc<str>>),
     Any,
 }
 
 impl NodeGroup {
-    /// The node that an object is, or the pool that it describes.
+    /// Of a Node or a pool of Karpenter.
     pub(crate) fn of(object: &Object) -> Option<Self> {
         match &object.what {
             What::Node(node) => Self::of_node(node),
@@ -78,11 +73,11 @@ impl NodeGroup {
         let host = node.labels.get(HOSTNAME).unwrap_or(&node.name).clone();
         let others = node.labels.iter().filter(|(key, _)| key.as_ref() != HOSTNAME);
         node.labels = others.map(|(key, value)| (key.clone(), value.clone())).collect();
-        // Kubelets write these; whoever writes a node by hand leaves them out.
-        let unsaid = ["kubernetes.io/os", "kubernetes.io/arch"];
-        let unsaid = unsaid.into_iter().filter(|key| node.labels.get(key).is_none());
-        let unsaid = unsaid.map(|key| (key.into(), Varied::Any));
-        let varied = unsaid.chain([(HOSTNAME.into(), Varied::Listed(vec![host]))]).collect();
+        // The kubelet sets these, so they may be missing in a manifest.
+        let unset = ["kubernetes.io/os", "kubernetes.io/arch"];
+        let unset = unset.into_iter().filter(|key| node.labels.get(key).is_none());
+        let unset = unset.map(|key| (key.into(), Varied::Any));
+        let varied = unset.chain([(HOSTNAME.into(), Varied::Listed(vec![host]))]).collect();
         let (name, names) = (format!("node {}", node.name), vec![node.name.clone()]);
         Some(Self { name, names, node, grows: false, kubelet: None, varied })
     }
@@ -102,7 +97,7 @@ impl NodeGroup {
         Self { name, names: Vec::new(), node, grows: true, kubelet: None, varied }
     }
 
-    /// Whether some node of it satisfies the pod's node selector and affinity.
+    /// Whether some of its nodes match the pod's node selector and affinity.
     pub(crate) fn is_selected(&self, pod: &PodSpec) -> bool {
         let wanted = pod
             .node_selector
@@ -113,7 +108,7 @@ impl NodeGroup {
     }
 
     fn can_match(&self, term: &NodeTerm) -> bool {
-        // A node that does not exist yet has no name that could be asked for.
+        // A node that does not exist yet has no name.
         let named = |name: Option<&str>| term.name.iter().all(|operator| operator.accepts(name));
         let is_named =
             if self.grows { named(None) } else { self.names.iter().any(|name| named(Some(name))) };
@@ -121,17 +116,16 @@ impl NodeGroup {
         asks && is_named && term.labels.iter().all(|one| self.can(&one.key, &one.operator))
     }
 
-    /// How many nodes or pools it stands for.
     pub(crate) fn count(&self) -> usize {
         self.names.len().max(1)
     }
 
-    /// Whether its nodes have the label, whatever the value.
+    /// With any value.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.node.labels.get(key).is_some() || key == HOSTNAME
     }
 
-    /// Whether some node of it has a value of the label that the operator accepts.
+    /// Whether some of its nodes have a value of the label that the operator accepts.
     pub(crate) fn can(&self, key: &str, operator: &Operator) -> bool {
         if let Some(value) = self.node.labels.get(key) {
             return operator.accepts(Some(value));
@@ -141,25 +135,24 @@ impl NodeGroup {
                 values.iter().any(|value| operator.accepts(Some(value)))
             }
             Some(Varied::Any) => *operator != Operator::DoesNotExist,
-            // Karpenter makes no node for labels that neither it nor the pool knows.
+            // Karpenter creates no nodes for labels that neither it nor the pool knows.
             None if self.grows && WELL_KNOWN.iter().any(|known| key.starts_with(known)) => true,
             None => operator.accepts(None),
         }
     }
 
-    /// The first taint that keeps the pod off.
+    /// The first taint that the pod does not tolerate.
     pub(crate) fn refusal(&self, pod: &PodSpec) -> Option<&Taint> {
         let hard = self.node.taints.iter().filter(|taint| taint.effect.is_hard());
         hard.into_iter().find(|taint| !pod.tolerations.iter().any(|one| one.tolerates(taint)))
     }
 }
 
-/// Amounts by which nodes of one kind differ without meaning to, and how coarsely they are compared.
+/// Amounts that differ slightly between equal nodes, and how coarsely they are compared.
 const FUZZY_BYTES: [&str; 2] = ["memory", "ephemeral-storage"];
 const FUZZ_BYTES: i64 = 1 << 30;
 
-/// Nodes that pods cannot tell apart but by name, as one. Where they differ a little the largest counts:
-/// in the pod's favour.
+/// Merges nodes that differ only by name. Of slightly different amounts the largest counts.
 pub(crate) fn merge_alike(pools: Vec<NodeGroup>) -> Vec<NodeGroup> {
     let mut merged: Vec<NodeGroup> = Vec::new();
     let mut by_look: BTreeMap<String, usize> = BTreeMap::new();

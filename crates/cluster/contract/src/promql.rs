@@ -1,8 +1,5 @@
-//! Queries of Prometheus, as far as their shape matters.
-//!
-//! Owns a small reader of PromQL that keeps which function is applied to which metric and what is
-//! divided by what. It takes more than Prometheus does; what it does not understand is no query.
-//! Must not know what any metric means.
+//! A small PromQL parser: which function is applied to which metric, and what is divided by what. It accepts
+//! more than Prometheus does.
 
 use std::ops::Range;
 

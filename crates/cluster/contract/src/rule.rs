@@ -42,7 +42,7 @@ impl fmt::Display for Severity {
 
 /// A text that is no severity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no severity; write info, warning or error")]
+#[error("unknown severity {0:?} (expected info, warning or error)")]
 pub struct SeverityError(String);
 
 impl FromStr for Severity {
@@ -54,67 +54,60 @@ impl FromStr for Severity {
     }
 }
 
-/// What a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topic {
-    /// What pods ask for.
+    /// Resources of pods.
     Requests,
-    /// Where pods may go.
     Placement,
-    /// Pods that somebody waits for.
     Serving,
-    /// Pods that run to an end, and priorities.
+    /// Includes priorities.
     Batch,
     /// Teams, quotas and limits of namespaces.
     Tenancy,
-    /// Images, node pools and what runs on every node.
+    /// Images, node pools and the device plugin.
     Platform,
-    /// Queries of metrics.
+    /// PromQL.
     Metrics,
-    /// Berth's own labels and annotations.
     Berth,
 }
 
 impl Topic {
-    /// As a heading.
     pub const fn title(self) -> &'static str {
         match self {
-            Self::Requests => "What pods ask for",
-            Self::Placement => "Where pods may go",
+            Self::Requests => "Resources",
+            Self::Placement => "Placement",
             Self::Serving => "Serving",
             Self::Batch => "Batch and priorities",
-            Self::Tenancy => "Teams, quotas, limits",
-            Self::Platform => "Images and node pools",
+            Self::Tenancy => "Teams, quotas and limits",
+            Self::Platform => "Platform",
             Self::Metrics => "Metrics",
-            Self::Berth => "Berth's own labels and annotations",
+            Self::Berth => "Labels and annotations of Berth",
         }
     }
 }
 
-/// One rule of the contract. Its code and name never change their meaning.
+/// A rule of the contract. The meaning of its code and name never changes.
 #[derive(Debug)]
 pub struct Rule {
     /// Such as `BERTH-101`.
     pub code: &'static str,
-    /// The same in words, such as `gpu-request-limit`.
+    /// Such as `gpu-request-limit`.
     pub name: &'static str,
-    /// What it is about.
     pub topic: Topic,
-    /// How grave a breach is unless the settings say otherwise.
+    /// The default; settings may change it.
     pub severity: Severity,
-    /// What is demanded, in one sentence.
+    /// The requirement, in one sentence.
     pub summary: &'static str,
-    /// What happens otherwise.
+    /// The consequences of a violation.
     pub why: &'static str,
-    /// What to do about a breach.
     pub remedy: &'static str,
-    /// What is changed where a breach can be mended without risk, and why that is safe.
+    /// What `--fix` changes; `None` if it changes nothing.
     pub safe_fix: Option<&'static str>,
 }
 
 impl Rule {
-    /// The rule of this code or name.
+    /// By code or name.
     pub fn find(text: &str) -> Option<&'static Self> {
         let text = text.trim();
         let meant = |rule: &&&Self| rule.code.eq_ignore_ascii_case(text) || rule.name == text;

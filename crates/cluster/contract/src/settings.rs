@@ -1,7 +1,4 @@
-//! What a cluster's own habits are: names of labels, taints, resources and schedulers, and how much
-//! each rule weighs.
-//!
-//! Owns the defaults. Must not know any rule by more than its code.
+//! Settings of the contract: names of labels, taints, resources and schedulers, and severities.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -84,7 +81,7 @@ fn workload_classes<'de, D: Deserializer<'de>>(
     let read = |(name, class): (String, String)| match WorkloadClass::parse(&class) {
         Some(class) => Ok((name.into(), class)),
         None => Err(D::Error::custom(format!(
-            "unknown workload class {class:?} of PriorityClass {name:?}; write one of {}",
+            "unknown workload class {class:?} of PriorityClass {name:?} (expected {})",
             WorkloadClass::ALL.map(WorkloadClass::as_str).join(", ")
         ))),
     };
@@ -116,8 +113,8 @@ impl Settings {
         if self.disabled.iter().any(|text| named(text)) {
             return None;
         }
-        let said = self.severity.iter().find(|(text, _)| named(text));
-        Some(said.map_or(rule.severity, |(_, severity)| *severity))
+        let configured = self.severity.iter().find(|(text, _)| named(text));
+        Some(configured.map_or(rule.severity, |(_, severity)| *severity))
     }
 
     /// Codes in the settings that no rule has.

@@ -1,6 +1,4 @@
-//! How GPUs are shared, as the configuration of NVIDIA's device plugin says it.
-//!
-//! Owns the reading of that configuration in ConfigMaps. Must not know which nodes use it.
+//! GPU sharing, from the ConfigMaps of NVIDIA's device plugin.
 
 use berth_api::FieldPath;
 use serde_json::Value;

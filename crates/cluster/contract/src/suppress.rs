@@ -1,6 +1,4 @@
-//! Rules that an object asks to be spared, with the reason.
-//!
-//! Owns the text of the annotation. Must not know what any rule looks at.
+//! The annotation that exempts an object from rules.
 
 use crate::rule::Rule;
 
@@ -17,13 +15,13 @@ pub(crate) fn read(text: &str) -> Suppressed {
     for entry in text.split([';', '\n']).map(str::trim).filter(|entry| !entry.is_empty()) {
         let (codes, reason) = entry.split_once(':').unwrap_or((entry, ""));
         if reason.trim().is_empty() {
-            found.problems.push(format!("{entry:?} gives no reason"));
+            found.problems.push(format!("{entry:?} has no reason"));
             continue;
         }
         for code in codes.split(',').map(str::trim) {
             match Rule::find(code) {
                 Some(rule) => found.rules.push(rule),
-                None => found.problems.push(format!("there is no rule {code:?}")),
+                None => found.problems.push(format!("unknown rule {code:?}")),
             }
         }
     }
@@ -39,7 +37,7 @@ mod tests {
         let found = read("BERTH-301, gpu-fraction: a demo; BERTH-401\n berth-402: nightly");
         let codes: Vec<&str> = found.rules.iter().map(|rule| rule.code).collect();
         assert_eq!(codes, ["BERTH-301", "BERTH-102", "BERTH-402"]);
-        assert_eq!(found.problems, ["\"BERTH-401\" gives no reason"]);
-        assert_eq!(read("BERTH-999: why").problems, ["there is no rule \"BERTH-999\""]);
+        assert_eq!(found.problems, ["\"BERTH-401\" has no reason"]);
+        assert_eq!(read("BERTH-999: why").problems, ["unknown rule \"BERTH-999\""]);
     }
 }

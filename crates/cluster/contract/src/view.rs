@@ -1,7 +1,4 @@
-//! Pods as rules look at them: one template with what follows from it.
-//!
-//! Owns what a pod asks of GPUs, what kind of work it does, and what namespaces add to it. Must not
-//! know any rule.
+//! A pod template for rules: its GPU requests, its kind of work, and the defaults of its namespace.
 
 use berth_api::workload::{PodTemplate, Workload, WorkloadKind};
 use berth_api::{FieldPath, Lower, LowerError};
@@ -16,27 +13,25 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use crate::context::Context;
 use crate::settings::Settings;
 
-/// What kind of work a pod does, as far as that can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Serving,
     Batch,
-    /// On every node.
+    /// DaemonSets.
     System,
     Unknown,
 }
 
-/// A container's demand for GPUs or parts of them.
+/// A container's request for GPUs or parts of them.
 #[derive(Clone, Debug)]
 pub(crate) struct GpuAsk<'a> {
-    /// The container that asks.
     pub(crate) container: ContainerView<'a>,
     pub(crate) resource: &'a str,
-    /// How many; `None` if what is written is no number of devices.
+    /// `None` if it is not an integer.
     pub(crate) count: Option<u64>,
 }
 
-/// A container and where it is written.
+/// A container and its field.
 #[derive(Clone, Debug)]
 pub(crate) struct ContainerView<'a> {
     pub(crate) path: FieldPath,
@@ -53,7 +48,7 @@ impl<'a> ContainerView<'a> {
         self.spec.resources.as_ref()?.requests.as_ref()?.get(resource)
     }
 
-    /// Resources of which it says anything.
+    /// With a request or a limit.
     pub(crate) fn resources(&self) -> std::collections::BTreeSet<&'a str> {
         let given = self.spec.resources.as_ref();
         let limits = given.and_then(|given| given.limits.as_ref()).into_iter().flatten();
@@ -61,12 +56,11 @@ impl<'a> ContainerView<'a> {
         limits.chain(requests).map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The field of a request or limit.
     pub(crate) fn field(&self, list: &'static str, resource: &str) -> FieldPath {
         self.path.clone().key("resources").key(list).key(resource)
     }
 
-    /// The value of an environment variable, and where it is written.
+    /// The field and value of an environment variable.
     pub(crate) fn env(&self, name: &str) -> Option<(FieldPath, &'a str)> {
         let mut all = self.spec.env.iter().flatten().enumerate();
         let (index, found) = all.find(|(_, one)| one.name == name)?;
@@ -75,12 +69,11 @@ impl<'a> ContainerView<'a> {
     }
 }
 
-/// A pod template with what follows from it.
 pub(crate) struct PodView<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) template: &'a PodTemplate,
     pub(crate) namespace: &'a str,
-    /// What decides where it may go, with what the namespace's limits add; or what is wrong with it.
+    /// With the defaults of the namespace's LimitRanges.
     pub(crate) lowered: Result<PodSpec, LowerError>,
     pub(crate) containers: Vec<ContainerView<'a>>,
     pub(crate) gpus: Vec<GpuAsk<'a>>,
@@ -98,7 +91,7 @@ impl<'a> PodView<'a> {
         let containers = containers(template);
         let gpus = containers.iter().flat_map(|one| asks(one, settings)).collect();
         let mut pod = workload.pod(template);
-        // What has no name yet is judged all the same.
+        // A template needs no name.
         pod.metadata.name.get_or_insert_with(|| workload.kind.as_str().to_lowercase());
         let lowered = pod.lower().map(|object| {
             let mut spec = (*object.spec).clone();

@@ -57,7 +57,7 @@ pub(crate) fn decode<T: DeserializeOwned>(
         };
         let field = under(unknown.field);
         let span = document.key_span(&field);
-        Problem { span, remedy: Some(remedy), ..document.problem(field, "the field is unknown") }
+        Problem { span, remedy: Some(remedy), ..document.problem(field, "unknown field") }
     });
     Ok((value, unknown.collect()))
 }
@@ -140,7 +140,7 @@ impl de::Error for Error {
             Unexpected::Bool(_) | Unexpected::Unsigned(_) | Unexpected::Signed(_)
                 if expected.to_string().contains("string") =>
             {
-                Some("write it in quotes".to_owned())
+                Some("quote it".to_owned())
             }
             _ => None,
         };
@@ -152,22 +152,22 @@ impl de::Error for Error {
     }
 
     fn unknown_variant(variant: &str, expected: &'static [&'static str]) -> Self {
-        let remedy = format!("write one of {}", expected.join(", "));
-        Self { remedy: Some(remedy), ..Self::new(format!("{variant:?} is unknown")) }
+        let remedy = format!("expected {}", expected.join(", "));
+        Self { remedy: Some(remedy), ..Self::new(format!("unknown value {variant:?}")) }
     }
 
     fn unknown_field(field: &str, expected: &'static [&'static str]) -> Self {
         let remedy = match suggest::closest(field, expected) {
             Some(meant) => format!("did you mean {meant:?}?"),
-            None => format!("known are {}", expected.join(", ")),
+            None => format!("known fields: {}", expected.join(", ")),
         };
-        let error = Self::new("the field is unknown".to_owned());
+        let error = Self::new("unknown field".to_owned());
         Self { remedy: Some(remedy), inside: Some(field.to_owned()), of_key: true, ..error }
     }
 
     fn missing_field(field: &'static str) -> Self {
-        let error = Self::new("is missing".to_owned());
-        Self { inside: Some(field.to_owned()), remedy: Some("write it".to_owned()), ..error }
+        let error = Self::new("is required".to_owned());
+        Self { inside: Some(field.to_owned()), remedy: Some("add it".to_owned()), ..error }
     }
 }
 
@@ -519,7 +519,7 @@ impl<'de> VariantAccess<'de> for Content<'_> {
     fn unit_variant(self) -> Result<(), Error> {
         match self.node.data {
             Data::Null => Ok(()),
-            _ => Err(Error::new(format!("{:?} takes nothing, write it without a colon", self.key))),
+            _ => Err(Error::new(format!("{:?} has no value: remove the colon", self.key))),
         }
     }
 

@@ -61,11 +61,11 @@ fn add(
     documents: &mut Vec<Document>,
 ) -> Result<(), Problem> {
     if !matches!(value.data, Data::Map(_)) {
-        let message = format!("an object is expected here, this is {}", value.what());
+        let message = format!("expected an object, found {}", value.what());
         let problem = Problem::of_text(source, value.span, message);
         return Err(Problem {
             field: base,
-            ..problem.with_remedy("write apiVersion, kind and so on")
+            ..problem.with_remedy("add apiVersion, kind and metadata")
         });
     }
     let header = |key: &str| value.get(key, &source.text).and_then(|node| node.text(&source.text));
@@ -85,9 +85,9 @@ fn add(
         return Ok(());
     }
     if documents.len() >= DOCUMENTS_MAX {
-        let message = format!("there are more than {DOCUMENTS_MAX} objects");
+        let message = format!("more than {DOCUMENTS_MAX} objects");
         let problem = Problem::of_text(source, value.span, message);
-        return Err(problem.with_remedy("divide the text"));
+        return Err(problem.with_remedy("split the file"));
     }
     // A dump has thousands of objects of the same kind.
     let shared =

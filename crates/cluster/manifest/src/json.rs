@@ -59,7 +59,7 @@ impl Reader<'_> {
     fn expected(&self, what: &str) -> Failure {
         let found = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
             Some(found) => format!("found {found:?}"),
-            None => "the text ends here".to_owned(),
+            None => "found the end of the file".to_owned(),
         };
         self.not_json(self.at, format!("expected {what}, {found}"))
     }
@@ -72,12 +72,12 @@ impl Reader<'_> {
         let start = self.at;
         self.values += 1;
         if self.values > VALUES_MAX {
-            let message = format!("there are more than {VALUES_MAX} values");
-            return Err(self.refused(Span::empty_at(start), message, "divide the text"));
+            let message = format!("more than {VALUES_MAX} values");
+            return Err(self.refused(Span::empty_at(start), message, "split the file"));
         }
         if depth > DEPTH_MAX {
-            let message = format!("values are inside of each other more than {DEPTH_MAX} deep");
-            return Err(self.refused(Span::empty_at(start), message, "no object needs that"));
+            let message = format!("values are nested more than {DEPTH_MAX} deep");
+            return Err(self.refused(Span::empty_at(start), message, "reduce the nesting"));
         }
         let data = match self.peek() {
             Some(b'{') => self.map(depth)?,
@@ -137,7 +137,7 @@ impl Reader<'_> {
             Some((entry, first)) => {
                 let key = entry.key.of(self.text);
                 let line = self.source.start(first).line;
-                let message = format!("the key {key:?} is there already, on line {line}");
+                let message = format!("duplicate key {key:?}, first on line {line}");
                 Err(self.refused(entry.key_span, message, "keep one of them"))
             }
         }
@@ -176,7 +176,7 @@ impl Reader<'_> {
                 Some(b'\\') => return self.escaped(opened, start),
                 Some(0..0x20) => return Err(self.raw_control()),
                 Some(_) => self.at += 1,
-                None => return Err(self.not_json(opened, "this quote is never closed")),
+                None => return Err(self.not_json(opened, "unclosed quote")),
             }
         }
         let span = Span::new(start, self.at);
@@ -185,7 +185,7 @@ impl Reader<'_> {
     }
 
     fn raw_control(&self) -> Failure {
-        self.not_json(self.at, "control characters and ends of lines in quotes must be escaped")
+        self.not_json(self.at, "control characters and line breaks in strings must be escaped")
     }
 
     /// The same from the first escape on.
@@ -202,7 +202,7 @@ impl Reader<'_> {
                 }
                 Some(0..0x20) => return Err(self.raw_control()),
                 Some(_) => self.at += 1,
-                None => return Err(self.not_json(opened, "this quote is never closed")),
+                None => return Err(self.not_json(opened, "unclosed quote")),
             }
         }
         text.push_str(self.text.get(plain..self.at).unwrap_or_default());
@@ -224,7 +224,7 @@ impl Reader<'_> {
                 self.at += 1;
                 return self.unicode(start);
             }
-            _ => return Err(self.not_json(start, "this escape is unknown")),
+            _ => return Err(self.not_json(start, "unknown escape sequence")),
         };
         self.at += 1;
         Ok(meant)
@@ -253,8 +253,9 @@ impl Reader<'_> {
         let digits = self.text.get(self.at..self.at + 4);
         let digits = digits.filter(|digits| digits.bytes().all(|one| one.is_ascii_hexdigit()));
         let value = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-        let value =
-            value.ok_or_else(|| self.not_json(start, "after \\u come four hexadecimal digits"))?;
+        let value = value.ok_or_else(|| {
+            self.not_json(start, "\\u must be followed by four hexadecimal digits")
+        })?;
         self.at += 4;
         Ok(value)
     }
@@ -278,7 +279,7 @@ impl Reader<'_> {
         let first = self.at;
         self.digits()?;
         if zero && self.at > first + 1 {
-            return Err(self.not_json(first, "numbers do not start with 0"));
+            return Err(self.not_json(first, "leading zeros are not allowed"));
         }
         let mut whole = true;
         if self.peek() == Some(b'.') {
@@ -300,8 +301,8 @@ impl Reader<'_> {
         let float = || Number::from_f64(text.parse().ok()?);
         let parsed = if whole { negative().or_else(positive).or_else(float) } else { float() };
         parsed.ok_or_else(|| {
-            let message = format!("{text} is too large for a number");
-            self.refused(Span::new(start, self.at), message, "write a smaller one")
+            let message = format!("number {text} is too large");
+            self.refused(Span::new(start, self.at), message, "use a smaller number")
         })
     }
 }

@@ -45,9 +45,9 @@ pub fn read(source: &Source) -> Result<Vec<Document>, Problem> {
 pub fn read_as(source: &Source, strictness: Strictness) -> Result<Vec<Document>, Problem> {
     let bytes = source.text.len();
     if bytes > limits::SOURCE_BYTES_MAX {
-        let message = format!("{bytes} bytes are more than {}", limits::SOURCE_BYTES_MAX);
+        let message = format!("{bytes} bytes exceed the limit of {}", limits::SOURCE_BYTES_MAX);
         let problem = Problem::of_text(source, Span::empty_at(0), message);
-        return Err(problem.with_remedy("divide the text"));
+        return Err(problem.with_remedy("split the file"));
     }
     document::documents(source, values(source)?, strictness)
 }

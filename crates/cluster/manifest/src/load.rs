@@ -74,7 +74,7 @@ pub fn sources(paths: &[PathBuf], stdin: &mut dyn Read) -> Result<Vec<Source>, L
         if path.is_dir() {
             walk(path, 0, &mut files)?;
             if files.is_empty() {
-                let message = "the directory holds no .yaml, .yml or .json file; name another";
+                let message = "no .yaml, .yml or .json files in the directory";
                 return Err(failed(path, message));
             }
         } else {
@@ -99,7 +99,7 @@ fn read_text(path: &Path, from: &mut dyn Read) -> Result<Source, LoadError> {
     let limit = u64::try_from(SOURCE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
     from.take(limit).read_to_end(&mut bytes).map_err(|error| io_failed(path, &error))?;
     if bytes.len() > SOURCE_BYTES_MAX {
-        let message = format!("is larger than {SOURCE_BYTES_MAX} bytes; divide it");
+        let message = format!("larger than {SOURCE_BYTES_MAX} bytes; split the file");
         return Err(failed(path, message));
     }
     let text = String::from_utf8(bytes).map_err(|error| {
@@ -113,7 +113,8 @@ fn read_text(path: &Path, from: &mut dyn Read) -> Result<Source, LoadError> {
 
 fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), LoadError> {
     if depth > DIRECTORY_DEPTH_MAX {
-        let message = format!("is more than {DIRECTORY_DEPTH_MAX} directories deep; is it a loop?");
+        let message =
+            format!("more than {DIRECTORY_DEPTH_MAX} directories deep; check for a symlink loop");
         return Err(failed(directory, message));
     }
     let list = || -> io::Result<Vec<PathBuf>> {
@@ -130,7 +131,7 @@ fn walk(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), 
             walk(&path, depth + 1, files)?;
         } else if ENDINGS.iter().any(|ending| path.extension().is_some_and(|own| own == *ending)) {
             if files.len() >= FILES_MAX {
-                let message = format!("there are more than {FILES_MAX} files; name fewer");
+                let message = format!("more than {FILES_MAX} files; give fewer paths");
                 return Err(failed(directory, message));
             }
             files.push(path);
@@ -145,9 +146,9 @@ fn failed(path: &Path, message: impl Into<String>) -> LoadError {
 
 fn io_failed(path: &Path, error: &io::Error) -> LoadError {
     let message = match error.kind() {
-        io::ErrorKind::NotFound => "there is no such file or directory; check the path".to_owned(),
-        io::ErrorKind::PermissionDenied => "may not be read; check its permissions".to_owned(),
-        _ => format!("cannot be read: {error}"),
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => format!("cannot read: {error}"),
     };
     failed(path, message)
 }

@@ -145,7 +145,7 @@ impl Node {
     pub(crate) fn what(&self) -> &'static str {
         match &self.data {
             Data::Null => "null",
-            Data::Bool(_) => "a truth value",
+            Data::Bool(_) => "a boolean",
             Data::Number(_) => "a number",
             Data::String(_) => "text",
             Data::List(_) => "a list",

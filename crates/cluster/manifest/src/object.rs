@@ -106,14 +106,15 @@ fn other(document: &Document) -> Result<Object, Problem> {
     let (version, kind) = (document.api_version(), document.kind());
     let known = KNOWN.iter().find(|(_, known)| known.eq_ignore_ascii_case(kind));
     if kind.is_empty() {
-        let problem = document.problem(FieldPath::root().key("kind"), "is missing or no text");
-        return Err(problem.with_remedy("write what the object is, such as `kind: Pod`"));
+        let problem =
+            document.problem(FieldPath::root().key("kind"), "is required and must be a string");
+        return Err(problem.with_remedy("add the kind, such as `kind: Pod`"));
     }
     let field = FieldPath::root().key("apiVersion");
     if version.is_empty() {
         let such = known.map_or("apps/v1", |(version, _)| version);
-        let problem = document.problem(field, "is missing or no text");
-        return Err(problem.with_remedy(format!("write `apiVersion: {such}`")));
+        let problem = document.problem(field, "is required and must be a string");
+        return Err(problem.with_remedy(format!("add `apiVersion: {such}`")));
     }
     let Some((right, known)) = known else { return Ok(Object::Other(document.clone())) };
     let group_of =
@@ -125,11 +126,11 @@ fn other(document: &Document) -> Result<Object, Problem> {
     }
     if kind != *known {
         let problem =
-            document.problem(FieldPath::root().key("kind"), format!("{kind:?} is unknown"));
-        return Err(problem.with_remedy(format!("write `kind: {known}`")));
+            document.problem(FieldPath::root().key("kind"), format!("unknown kind {kind:?}"));
+        return Err(problem.with_remedy(format!("did you mean `kind: {known}`?")));
     }
-    let problem = document.problem(field, format!("{version} has no {kind} that Berth reads"));
-    Err(problem.with_remedy(format!("write it as {right}")))
+    let problem = document.problem(field, format!("unsupported version {version} of {kind}"));
+    Err(problem.with_remedy(format!("use {right}")))
 }
 
 /// Whether objects of a kind that Berth knows are of the whole cluster and not of a namespace.

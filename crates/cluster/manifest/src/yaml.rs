@@ -90,23 +90,23 @@ impl<'a> Reader<'a> {
         let problem = Problem::of_text(self.source, Span::empty_at(at), error.info());
         let line = self.source.line(self.source.position(at).line);
         if line.trim_start_matches(' ').starts_with('\t') {
-            return problem.with_remedy("indent with spaces, YAML has no tabs there");
+            return problem.with_remedy("indent with spaces, not tabs");
         }
         if error.info().starts_with("invalid indentation") {
-            return problem.with_remedy("indent it deeper than the key it belongs to");
+            return problem.with_remedy("indent it deeper than its key");
         }
         if error.info().contains("valid YAML whitespace") {
-            return problem.with_remedy("write a space there, not a tab");
+            return problem.with_remedy("use a space, not a tab");
         }
         if at >= self.text.trim_end().len() {
-            return problem.with_remedy("the text ends too early; was it cut off?");
+            return problem.with_remedy("unexpected end of file; is it truncated?");
         }
         problem
     }
 
     fn too_deep(&self, span: Span) -> Problem {
-        let message = format!("values are inside of each other more than {DEPTH_MAX} deep");
-        self.problem(span, message, "no object needs that")
+        let message = format!("values are nested more than {DEPTH_MAX} deep");
+        self.problem(span, message, "reduce the nesting")
     }
 
     fn event(&mut self, event: Event<'a>, span: Span) -> Result<(), Problem> {
@@ -137,8 +137,8 @@ impl<'a> Reader<'a> {
     fn count(&mut self, span: Span) -> Result<(), Problem> {
         self.values += 1;
         if self.values > VALUES_MAX {
-            let message = format!("there are more than {VALUES_MAX} values");
-            return Err(self.problem(span, message, "divide the text"));
+            let message = format!("more than {VALUES_MAX} values");
+            return Err(self.problem(span, message, "split the file"));
         }
         Ok(())
     }
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         self.count(span)?;
         if self.at_key() {
             let message = "a list or a map cannot be a key";
-            return Err(self.problem(span, message, "write text before the colon"));
+            return Err(self.problem(span, message, "use a string as the key"));
         }
         if self.open.len() >= DEPTH_MAX {
             return Err(self.too_deep(span));
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
         if let Some((entry, first)) = node::duplicate(&entries, self.text) {
             let key = entry.key.of(self.text);
             let line = self.source.start(first).line;
-            let message = format!("the key {key:?} is there already, on line {line}");
+            let message = format!("duplicate key {key:?}, first on line {line}");
             return Err(self.problem(entry.key_span, message, "keep one of them"));
         }
         if merges.is_empty() {
@@ -213,8 +213,8 @@ impl<'a> Reader<'a> {
             for map in maps.into_iter().rev() {
                 let what = map.what();
                 let Data::Map(more) = map.data else {
-                    let message = format!("<< takes a map or a list of maps, this is {what}");
-                    return Err(self.problem(merge.key_span, message, "name an anchor of a map"));
+                    let message = format!("<< requires a map or a list of maps, found {what}");
+                    return Err(self.problem(merge.key_span, message, "use an alias of a map"));
                 };
                 fields.extend(more.into_iter().map(|entry| (own(&entry), entry)));
             }
@@ -226,8 +226,8 @@ impl<'a> Reader<'a> {
     fn alias(&mut self, anchor: usize, span: Span) -> Result<(), Problem> {
         self.count(span)?;
         let Some(meant) = self.anchors.get(&anchor) else {
-            let message = "this alias stands inside of what it stands for";
-            return Err(self.problem(span, message, "write the value out"));
+            let message = "recursive alias";
+            return Err(self.problem(span, message, "write out the value"));
         };
         let (size, depth) = (meant.size(), meant.depth());
         self.spend(size, span)?;
@@ -237,8 +237,8 @@ impl<'a> Reader<'a> {
         let Some(node) = self.anchors.get(&anchor).cloned() else { return Ok(()) };
         if self.at_key() {
             let Data::String(text) = node.data else {
-                let message = format!("this alias stands for {}; keys are text", node.what());
-                return Err(self.problem(span, message, "write the key out"));
+                let message = format!("the alias of a key must be a string, found {}", node.what());
+                return Err(self.problem(span, message, "write out the key"));
             };
             return self.key(Key::Plain(text, span));
         }
@@ -249,8 +249,8 @@ impl<'a> Reader<'a> {
     fn spend(&mut self, size: usize, span: Span) -> Result<(), Problem> {
         self.aliased += size;
         if self.aliased > ALIASED_VALUES_MAX {
-            let message = format!("aliases stand for more than {ALIASED_VALUES_MAX} values");
-            return Err(self.problem(span, message, "write out what is meant"));
+            let message = format!("aliases expand to more than {ALIASED_VALUES_MAX} values");
+            return Err(self.problem(span, message, "write out the values"));
         }
         Ok(())
     }
@@ -278,10 +278,10 @@ impl<'a> Reader<'a> {
             Ok(Scalar::Number(number)) => Data::Number(number),
             Ok(Scalar::Text) => Data::String(self.places.text(text)),
             Ok(Scalar::NotFinite) => {
-                let message = format!("{text} is a number that JSON does not have");
-                return Err(self.problem(span, message, "write a finite one"));
+                let message = format!("number {text} has no JSON form");
+                return Err(self.problem(span, message, "use a finite number"));
             }
-            Err(message) => return Err(self.problem(span, message, "drop the tag")),
+            Err(message) => return Err(self.problem(span, message, "remove the tag")),
         };
         self.complete(Node { span, data }, anchor)
     }
@@ -302,10 +302,10 @@ impl<'a> Reader<'a> {
         }
         let Some(key) = scalar::key(text) else {
             let message = match text {
-                "" => "a key is missing before the colon".to_owned(),
-                _ => format!("{text} is not text, and cannot be a key"),
+                "" => "missing key before the colon".to_owned(),
+                _ => format!("key {text} is not a string"),
             };
-            return Err(self.problem(span, message, "write the key, in quotes if need be"));
+            return Err(self.problem(span, message, "quote the key"));
         };
         self.key(Key::Plain(Text::Own(key.into()), span))
     }
@@ -327,8 +327,8 @@ impl<'a> Reader<'a> {
             None if matches!(node.data, Data::Null) => {}
             None => {
                 if self.documents.len() >= DOCUMENTS_MAX {
-                    let message = format!("there are more than {DOCUMENTS_MAX} objects");
-                    return Err(self.problem(node.span, message, "divide the text"));
+                    let message = format!("more than {DOCUMENTS_MAX} objects");
+                    return Err(self.problem(node.span, message, "split the file"));
                 }
                 self.documents.push(node);
             }
@@ -358,12 +358,12 @@ fn meaning(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Scalar, 
     let resolved = scalar::resolve(text);
     let fits = match tag.suffix.as_str() {
         "str" | "timestamp" => return Ok(Scalar::Text),
-        "binary" => return Err("!!binary is not read".to_owned()),
+        "binary" => return Err("!!binary is not supported".to_owned()),
         "null" => matches!(resolved, Scalar::Null),
         "bool" => matches!(resolved, Scalar::Bool(_)),
         "int" => matches!(&resolved, Scalar::Number(number) if !number.is_f64()),
         "float" => matches!(resolved, Scalar::Number(_) | Scalar::NotFinite),
         _ => return Ok(Scalar::Text),
     };
-    if fits { Ok(resolved) } else { Err(format!("{text:?} is no {}", tag.suffix)) }
+    if fits { Ok(resolved) } else { Err(format!("{text:?} is not of type {}", tag.suffix)) }
 }

@@ -85,7 +85,7 @@ fn ten_lines_do_not_become_a_billion_values() {
         writeln!(text, "a{level}: &a{level} [{inside}]").unwrap();
     }
     let problem = rendered(&text).unwrap();
-    let wanted = format!("aliases stand for more than {ALIASED_VALUES_MAX} values");
+    let wanted = format!("aliases expand to more than {ALIASED_VALUES_MAX} values");
     assert!(problem.contains(&wanted), "{problem}");
     // The same by merging maps.
     let mut text = "a0: &a0 {x: 1}\n".to_owned();

@@ -134,3 +134,47 @@ fn offered(allocatable: &BTreeMap<ResourceName, Quantity>) -> DeviceCounts {
         .filter(|(_, count)| *count > 0);
     vec![(NumaMask::EMPTY, counts.collect())]
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+    use berth_api::Lower as _;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read_node(
+        metadata: &serde_json::Value,
+        cpus: &str,
+        zone_cpus: Option<&str>,
+    ) -> Result<Inside, TopologyError> {
+        let status = json!({ "capacity": { "cpu": cpus }, "allocatable": { "cpu": cpus } });
+        let node = json!({ "metadata": metadata, "status": status });
+        let node: core::Node = serde_json::from_value(node).unwrap();
+        let exported = zone_cpus.map(|cpus| {
+            let cpu = json!({ "name": "cpu", "capacity": cpus, "allocatable": "1" });
+            let zone = json!({ "name": "node-0", "type": "Node", "resources": [cpu] });
+            serde_json::from_value(json!({ "zones": [zone] })).unwrap()
+        });
+        read(&node, &node.lower().unwrap(), exported.as_ref(), None)
+    }
+
+    #[test]
+    fn an_absurd_number_of_cpus_is_an_error() {
+        let plain = json!({ "name": "n" });
+        let annotations =
+            json!({ "berth.dev/numa-nodes": "1", "berth.dev/cpu-manager-policy": "static" });
+        let labelled = json!({ "name": "n", "annotations": annotations });
+        for (metadata, cpus, zone) in [
+            (&plain, "8", Some("9223372036854775807")),
+            (&plain, "8", Some("100000")),
+            (&labelled, "9000000000000000", None),
+        ] {
+            let error = read_node(metadata, cpus, zone).unwrap_err();
+            assert!(error.message.contains("exceed the supported"), "{error}");
+        }
+        assert!(read_node(&labelled, "8", None).unwrap().machine.is_some());
+        assert!(read_node(&plain, "8", Some("8")).unwrap().machine.is_some());
+    }
+}

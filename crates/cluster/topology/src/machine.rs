@@ -123,6 +123,7 @@ pub(crate) fn exported(
         parts.push(part(zone, &root().at(*index))?);
     }
     fill_gaps(node, &zones, &mut parts)?;
+    check_cpus(&parts, root())?;
     let costs = distances(&zones, &parts);
     for (part, distances) in parts.iter_mut().zip(costs) {
         part.distances = distances;
@@ -169,6 +170,7 @@ pub(crate) fn labelled(node: &core::Node) -> Result<Option<Description>, Topolog
         })
         .collect();
     divide_evenly(node, &mut parts)?;
+    check_cpus(&parts, field_of(node, NUMA_NODES))?;
     let of_socket: Vec<u32> = parts.iter().map(|part| part.socket).collect();
     for (from, part) in parts.iter_mut().enumerate() {
         let distance = |(to, socket): (usize, &u32)| match *socket == part.socket {
@@ -663,17 +665,22 @@ fn reserved_cpu_milli(node: &core::Node) -> u64 {
     capacity.saturating_sub(allocatable)
 }
 
+/// Before cores are made up: a count is a number in an object, and can be any.
+fn check_cpus(parts: &[Part], field: FieldPath) -> Result<(), TopologyError> {
+    let all = parts.iter().map(|part| part.cpus).fold(0, usize::saturating_add);
+    if all > IdSet::CAPACITY {
+        let message = format!("{all} CPUs exceed the supported {}", IdSet::CAPACITY);
+        return invalid(field, message, "correct the number");
+    }
+    Ok(())
+}
+
 fn finish(
     node: &core::Node,
     parts: Vec<Part>,
     kubelet: KubeletConfig,
     field: FieldPath,
 ) -> Result<Option<Description>, TopologyError> {
-    let all = parts.iter().map(|part| part.cpus).fold(0, usize::saturating_add);
-    if all > IdSet::CAPACITY {
-        let message = format!("{all} CPUs exceed the supported {}", IdSet::CAPACITY);
-        return invalid(field, message, "correct the number");
-    }
     let threads = threads(node, &parts)?;
     let numa = |part: &Part| NumaSpec {
         id: part.id,

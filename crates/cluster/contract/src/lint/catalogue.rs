@@ -1,6 +1,4 @@
-//! The rules themselves, listed and explained.
-//!
-//! Owns how rules are shown. Must not know findings.
+//! The list of rules, and explanations of single ones.
 
 use std::fmt::Write as _;
 
@@ -9,23 +7,22 @@ use serde_json::{Value, json};
 
 use super::text::{Paint, wrapped};
 
-/// How the page of rules starts. The settings in it are the defaults.
+/// A test compares the settings with the defaults.
 const HEAD: &str = "\
 # Rules of the scheduling contract
 
-`berth lint` checks them on files. This page is what `berth lint --rules -o markdown` prints; a test keeps it
-so.
+`berth lint` and the admission webhook check these rules. This page is the output of
+`berth lint --rules -o markdown`.
 
-An object is spared from a rule by an annotation, with the reason:
+An annotation with a reason exempts an object from rules:
 
 ```yaml
 metadata:
   annotations:
-    berth.dev/lint-ignore: \"BERTH-304: a demo, nobody waits for it\"
+    berth.dev/lint-ignore: \"BERTH-304: a demo, an outage is acceptable\"
 ```
 
-What is usual in a cluster is said in a file of settings (`--config`). Without one it is as if this were
-written:
+`--config` names a settings file. The defaults are:
 
 ```yaml
 teamLabels: [berth.dev/team, team]
@@ -34,17 +31,16 @@ gpuTaints: [nvidia.com/gpu, amd.com/gpu]
 gpuResources: [nvidia.com/gpu, nvidia.com/gpu.shared, nvidia.com/mig-*, amd.com/gpu]
 schedulers: [berth, default-scheduler, hami-scheduler, kai-scheduler, koord-scheduler, volcano, yunikorn]
 modelLoadSeconds: 60
-severity: {}   # such as BERTH-303: warning
-disabled: []   # such as BERTH-503
+severity: {}   # e.g. BERTH-303: warning
+disabled: []   # e.g. BERTH-503
 ```
 ";
 
-/// All rules, in one form or another.
 #[derive(Clone, Copy, Debug)]
 pub struct Catalogue;
 
 impl Catalogue {
-    /// A line for each rule.
+    /// One line per rule.
     pub fn text(self) -> String {
         let width = RULES.iter().map(|rule| rule.name.len()).max().unwrap_or(0);
         let mut text = String::new();
@@ -59,7 +55,6 @@ impl Catalogue {
         text
     }
 
-    /// Everything, for scripts.
     pub fn json(self) -> Value {
         let rule = |rule: &&Rule| {
             json!({
@@ -76,7 +71,7 @@ impl Catalogue {
         RULES.iter().map(rule).collect()
     }
 
-    /// A page for readers.
+    /// `docs/reference/rules.md`.
     pub fn markdown(self) -> String {
         let mut text = String::from(HEAD);
         let mut topic = None;
@@ -89,25 +84,24 @@ impl Catalogue {
             let Rule { code, name, severity, summary, why, remedy, .. } = rule;
             let _ = write!(
                 text,
-                "\n### {code} {name} ({severity})\n\n{summary}\n\n*Why:* {why}\n\n*What to do:* {remedy}\n"
+                "\n### {code} {name} ({severity})\n\n{summary}\n\n*Why:* {why}\n\n*Remedy:* {remedy}\n"
             );
             if let Some(fix) = rule.safe_fix {
-                let _ = write!(text, "\n*Mended by `--fix`:* {fix}\n");
+                let _ = write!(text, "\n*`--fix`:* {fix}\n");
             }
         }
         text
     }
 }
 
-/// Everything about one rule.
 pub fn explain(rule: &Rule, paint: Paint) -> String {
     let heading = paint.heading(&format!("{} {} ({})", rule.code, rule.name, rule.severity));
     let mut text = format!("{heading}\n\n{}\n", wrapped(rule.summary, 0));
     let mut part = |name: &str, body: &str| {
         let _ = write!(text, "\n{} {}\n", paint.heading(name), wrapped(body, name.len() + 1));
     };
-    part("Why:       ", rule.why);
-    part("What to do:", rule.remedy);
-    part("--fix:     ", rule.safe_fix.unwrap_or("Changes nothing: somebody must decide."));
+    part("Why:   ", rule.why);
+    part("Remedy:", rule.remedy);
+    part("--fix: ", rule.safe_fix.unwrap_or("No automatic fix."));
     text
 }

@@ -1,8 +1,4 @@
-//! Findings mended in the text.
-//!
-//! Owns which fixes are made together, and in which order. How text is changed is the manifest
-//! crate's; that a change means the same there as in the contract is checked here. Must not write
-//! files.
+//! Fixes applied to the text of files.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,35 +14,26 @@ use thiserror::Error;
 use super::input::Input;
 use super::report::Report;
 
-/// Lines around a change that a diff shows.
 const CONTEXT_LINES: usize = 3;
 
-/// A file with findings mended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which file.
     pub path: PathBuf,
-    /// What it holds.
     pub before: String,
-    /// What it is to hold.
     pub after: String,
-    /// How many findings that mends.
+    /// Number of fixed findings.
     pub fixed: usize,
 }
 
-/// Why nothing can be mended.
 #[derive(Debug, Error)]
 pub enum FixError {
-    /// What came through a pipe cannot be changed in place.
-    #[error("standard input cannot be mended in place; write it to a file first")]
+    #[error("standard input cannot be fixed in place; write it to a file first")]
     Stdin,
-    /// A text that cannot be changed as wanted.
     #[error("{0}")]
     Text(Box<Problem>),
 }
 
-/// What files are to hold so that all findings with a fix are mended. Nothing is planned if something
-/// cannot be.
+/// Fixes all findings that can be fixed, or nothing on an error.
 pub fn plan(report: &Report, input: &Input) -> Result<Vec<Change>, FixError> {
     let mut by_document: BTreeMap<usize, (Vec<&Fix>, usize)> = BTreeMap::new();
     for located in report.findings.iter().filter(|one| one.finding.is_fixable()) {

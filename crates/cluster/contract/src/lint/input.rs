@@ -1,6 +1,4 @@
-//! What is checked, and what it is checked against.
-//!
-//! Owns the way from paths to objects, and which problems make input unusable. Must not know rules.
+//! The documents to check, and those to check them against.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -12,28 +10,24 @@ use berth_manifest::{Document, LoadError, Problem, Source, Strictness, object, r
 use serde_json::Value;
 use thiserror::Error;
 
-/// Most problems that are collected before reading is given up.
+/// Reading stops after this many problems.
 const PROBLEMS_MAX: usize = 20;
 
-/// Documents and the objects in them.
 #[derive(Debug, Default)]
 pub struct Input {
-    /// What is checked, in order.
+    /// To check, in order.
     pub documents: Vec<Document>,
-    /// The object in each of the documents.
     pub objects: Vec<Object>,
-    /// What is only known.
+    /// Context only.
     pub cluster: Vec<Object>,
 }
 
-/// Input that cannot be read.
 #[derive(Debug, Error)]
-#[error("{} problems in the input", .0.len())]
+#[error("{} errors in the input", .0.len())]
 pub struct InputError(pub Vec<LoadError>);
 
 impl Input {
-    /// Reads what is to be checked from `paths`, and what it is to be checked against from `cluster`:
-    /// files, directories, and `-` for `stdin`.
+    /// Reads documents to check from `paths`, and context from `cluster`: files, directories, and `-` for `stdin`.
     pub fn read(
         paths: &[PathBuf],
         cluster: &[PathBuf],
@@ -76,13 +70,13 @@ fn read_source(
     strictness: Strictness,
 ) -> Result<Vec<(Document, Object)>, Problem> {
     let documents = read_as(source, strictness)?;
-    documents.into_iter().map(|document| Ok((document.clone(), understand(&document)?))).collect()
+    documents.into_iter().map(|document| Ok((document.clone(), object_of(&document)?))).collect()
 }
 
-/// The object of a document. Kinds that Berth knows must be of their form.
-fn understand(document: &Document) -> Result<Object, Problem> {
-    // Files of rules for Prometheus, charts of Helm and the like are no objects, but may have queries.
-    // Karpenter's old versions are for a rule to speak of.
+/// Objects of kinds that Berth knows must be valid.
+fn object_of(document: &Document) -> Result<Object, Problem> {
+    // Prometheus rule files, Helm charts and the like are not objects, but may contain queries. A rule reports
+    // Karpenter's old versions.
     let has = |key: &str| document.has(&FieldPath::root().key(key));
     let bare = document.kind().is_empty() && !has("metadata") && !has("spec");
     if !bare && !document.group().starts_with("karpenter.") {
@@ -91,7 +85,7 @@ fn understand(document: &Document) -> Result<Object, Problem> {
     Object::new(document.value()).map_err(|error| document.problem(error.field, error.problem))
 }
 
-/// Documents inside of texts, for rules that look there.
+/// Parses a document in a string.
 pub(crate) fn read_text(text: &str) -> Option<Value> {
     let source = Source::new("text", text);
     read_as(&source, Strictness::Dump).ok()?.first().map(Document::value)

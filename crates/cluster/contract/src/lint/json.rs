@@ -1,6 +1,4 @@
-//! Findings for scripts.
-//!
-//! Owns the JSON form, whose fields keep their meaning within a version. Must not know SARIF.
+//! Findings as JSON. Fields keep their meaning within a version.
 
 use crate::Fix;
 use serde_json::{Value, json};

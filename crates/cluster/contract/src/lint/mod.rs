@@ -1,9 +1,5 @@
-//! The scheduling contract on files: what breaks it, at which line, and the same text mended.
-//!
-//! Owned here: which files are checked and which only give context, where in the text a finding is,
-//! how findings are shown to people, scripts and code scanners, and how fixes reach files. Rules are
-//! `the parent`'s, text is `berth-manifest`'s. Deliberately absent: arguments, exit codes and
-//! printing, which are the program's.
+//! The contract on files: findings with positions, in several formats, and fixes of the text. Arguments, exit codes
+//! and printing are the CLI's.
 
 mod catalogue;
 mod fix;

@@ -1,6 +1,4 @@
-//! Findings with their places.
-//!
-//! Owns where in the text a finding is, and how many there are. Must not know how they are shown.
+//! Findings with their positions in the text.
 
 use crate::{Context, Finding, Settings, Severity, check};
 use berth_api::FieldPath;
@@ -9,52 +7,39 @@ use serde_json::Value;
 
 use super::input::{Input, read_text};
 
-/// Shortest beginning of a text that is looked for.
+/// Shorter excerpts are not searched for.
 const SHORTEST_SIGN: usize = 8;
 
-/// What was found.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// By document, and then by place.
+    /// In order of document and position.
     pub findings: Vec<Located>,
-    /// How many objects were checked.
     pub objects: usize,
-    /// In how many files.
     pub files: usize,
 }
 
-/// A finding with its place.
 #[derive(Debug)]
 pub struct Located {
-    /// The position of its document in the input.
+    /// Index in the input.
     pub document: usize,
-    /// What was found.
     pub finding: Finding,
-    /// Where in the text.
     pub span: Span,
-    /// Where it starts.
     pub start: Position,
-    /// Just after its end.
+    /// Exclusive.
     pub end: Position,
-    /// The name of the text.
     pub file: String,
 }
 
-/// How many findings there are of each severity.
+/// Findings by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Errors.
     pub errors: usize,
-    /// Warnings.
     pub warnings: usize,
-    /// What is worth knowing.
     pub infos: usize,
-    /// How many of all can be mended without risk.
     pub fixable: usize,
 }
 
 impl Report {
-    /// How many findings there are.
     pub fn count(&self) -> Count {
         let of = |severity: Severity| {
             self.findings.iter().filter(|one| one.finding.severity == severity).count()
@@ -67,13 +52,13 @@ impl Report {
         }
     }
 
-    /// Whether something is as grave as this, or graver.
+    /// Whether a finding has at least this severity.
     pub fn reaches(&self, severity: Severity) -> bool {
         self.findings.iter().any(|one| one.finding.severity >= severity)
     }
 }
 
-/// Checks all documents against each other and what is known of the cluster.
+/// Checks all documents, with each other and the cluster as context.
 pub fn lint(input: &Input, settings: &Settings) -> Report {
     let context = Context::new(input.cluster.iter().chain(&input.objects), read_text);
     let mut report = Report { objects: input.objects.len(), ..Report::default() };
@@ -120,7 +105,7 @@ fn span(document: &Document, finding: &Finding) -> Span {
     if is_large(document, &finding.field) { document.key_span(&finding.field) } else { whole }
 }
 
-/// Whether a value is better marked by its key.
+/// Whether to mark the key instead of the value.
 fn is_large(document: &Document, field: &FieldPath) -> bool {
     match document.value_at(field) {
         Some(Value::Object(_) | Value::Array(_)) => true,
@@ -129,8 +114,7 @@ fn is_large(document: &Document, field: &FieldPath) -> bool {
     }
 }
 
-/// What to look for in the text: all of the excerpt, else as much of its beginning as is written in
-/// the same way everywhere. Texts in texts escape their quotes.
+/// Search texts for an excerpt: all of it, else a prefix without quotes, which nested strings escape.
 fn sign(excerpt: &str) -> impl Iterator<Item = &str> {
     let line = excerpt.lines().next().unwrap_or_default().trim();
     let plain = line.split(['"', '\\']).next().unwrap_or_default();
@@ -139,14 +123,13 @@ fn sign(excerpt: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Located {
-    /// The line with the place marked.
     pub fn snippet(&self, document: &Document) -> String {
         let problem = document.problem(self.finding.field.clone(), "");
         snippet(&Problem { span: self.span, ..problem })
     }
 }
 
-/// The line with the place marked, without white space at ends.
+/// The line with a marker, without trailing white space.
 pub(crate) fn snippet(problem: &Problem) -> String {
     problem.snippet().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }

@@ -1,6 +1,4 @@
-//! Findings for code scanners: SARIF 2.1.0.
-//!
-//! Owns that form. Must not know who reads it.
+//! Findings as SARIF 2.1.0, for code scanners.
 
 use crate::{RULES, Rule, Severity};
 use serde_json::{Value, json};

@@ -1,6 +1,4 @@
-//! Findings for people at a terminal.
-//!
-//! Owns the wording and the colours. Must not know whether there is a terminal.
+//! Findings for terminals.
 
 use std::fmt::Write as _;
 
@@ -53,7 +51,7 @@ pub fn render(report: &Report, input: &Input, paint: Paint) -> String {
     text
 }
 
-/// `2 errors, 1 warning in 3 objects of 1 file; 1 can be mended by --fix`.
+/// `2 errors, 1 warning in 3 objects of 1 file; 1 fixable with --fix`.
 fn summary(report: &Report) -> String {
     let Count { errors, warnings, infos, fixable } = report.count();
     let (objects, files) = (counted(report.objects, "object"), counted(report.files, "file"));
@@ -65,8 +63,7 @@ fn summary(report: &Report) -> String {
     if parts.is_empty() {
         return format!("no findings in {objects} of {files}\n");
     }
-    let fixes =
-        if fixable > 0 { format!("; {fixable} can be mended by --fix") } else { String::new() };
+    let fixes = if fixable > 0 { format!("; {fixable} fixable with --fix") } else { String::new() };
     format!(
         "{} in {objects} of {files}{fixes}; `berth lint --explain CODE` says why\n",
         parts.join(", ")

@@ -1,6 +1,4 @@
-//! Files replaced as a whole: all of them or none.
-//!
-//! Owns how text reaches the disk. Must not know what it says.
+//! Replaces files: all of them or none.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -50,7 +48,7 @@ pub fn write(changes: &[Change]) -> Result<(), WriteError> {
 fn prepare(change: &Change) -> io::Result<(PathBuf, PathBuf)> {
     let target = fs::canonicalize(&change.path)?;
     if fs::read(&target)? != change.before.as_bytes() {
-        return Err(io::Error::other("it has changed since it was read; try again"));
+        return Err(io::Error::other("the file changed since it was read; try again"));
     }
     let beside = beside(&target);
     let written = write_new(&beside, &change.after)

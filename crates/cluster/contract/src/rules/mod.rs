@@ -1,7 +1,4 @@
-//! The rules, by topic. What a rule says and how it is checked stand together.
-//!
-//! Owns the order in which rules are listed and which of them look at which objects. Must not know
-//! who asks: a linter with source text or a webhook without.
+//! The rules, by topic. A rule's texts and its check are in the same file.
 
 pub(crate) mod batch;
 pub(crate) mod budget;

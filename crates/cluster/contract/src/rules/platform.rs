@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_told_from_ports_and_digests() {
+    fn tags_are_distinguished_from_ports_and_digests() {
         for (image, expected) in [
             ("llm", Some("")),
             ("registry:5000/llm", Some("")),

@@ -29,7 +29,8 @@ pub(crate) fn check_document(scope: &mut Scope<'_>) {
     let has = |key: &str| scope.object.json.get(key).is_some();
     let reference = &scope.object.reference;
     let missing = match (reference.api_version.is_empty(), reference.kind.is_empty()) {
-        (false, true) if has("metadata") || has("spec") => "kind",
+        // Charts of Helm have an apiVersion and a name.
+        (false, true) if !has("name") => "kind",
         (true, false) if has("metadata") => "apiVersion",
         (true, true) if has("metadata") && has("spec") => "kind",
         _ => return,

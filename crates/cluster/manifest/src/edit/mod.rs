@@ -86,7 +86,7 @@ pub fn apply_all(source: &Source, edits: &[(usize, Edit)]) -> Result<String, Pro
         let mut splices = Vec::new();
         for (index, queue) in &mut queues {
             let Some((document, slot)) = documents.get(*index).zip(wanted.get_mut(*index)) else {
-                let message = format!("there is no object {index}");
+                let message = format!("no object {index}");
                 return Err(Problem::of_text(&source, crate::Span::default(), message));
             };
             let Some((step, value)) = next_step(document, queue)? else { continue };
@@ -142,7 +142,8 @@ fn check(
             continue;
         }
         let field = wanted.as_ref().map(|(_, edit)| edit.path().clone()).unwrap_or_default();
-        let message = "cannot be changed in place: an alias shares it, or it is written unusually";
+        let message =
+            "cannot be changed in place: it is shared by an alias, or written in an unusual form";
         return Err(document.problem(field, message).with_remedy("change it by hand"));
     }
     Ok(())
