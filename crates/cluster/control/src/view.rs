@@ -1,5 +1,8 @@
 //! Answers of `/api/v1`, from the leader's engine. The reports are those of the CLI.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use berth_inspect::queue::QueueFilter;

@@ -25,7 +25,6 @@ use berth_engine::decision::{
     PodPreemption, Step,
 };
 use berth_engine::event::Event;
-use berth_engine::explain::Explanation;
 use berth_engine::{Config, Engine};
 use berth_kubelet::NodeTopology;
 use berth_model::dra::claim::Claim;
@@ -214,22 +213,8 @@ impl Core {
         (&mut self.engine, &self.pods, &self.settings.classes)
     }
 
-    pub fn uid_of(&self, namespace: &str, name: &str) -> Option<Arc<str>> {
-        self.pods.uid_of(namespace, name)
-    }
-
-    /// Pending pods that Berth schedules.
-    pub fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
-        self.pods.waiting()
-    }
-
     pub fn pod(&self, uid: &str) -> Option<&SeenPod> {
         self.pods.get(uid)
-    }
-
-    /// Pods bound to a node that have not finished.
-    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &SeenPod> {
-        self.pods.on(node)
     }
 
     pub fn take_tally(&mut self) -> Tally {
@@ -745,9 +730,5 @@ impl Core {
             effects.push(Effect::WriteStatus(update));
         }
         effects
-    }
-
-    pub fn explain(&mut self, uid: &str, now_ms: i64) -> Option<Explanation> {
-        self.engine.explain(uid, now_ms)
     }
 }

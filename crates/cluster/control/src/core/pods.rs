@@ -41,7 +41,6 @@ fn gang(pod: &PodObject) -> Option<(Arc<str>, Arc<str>)> {
 #[derive(Debug, Default)]
 pub(crate) struct Pods {
     by_uid: HashMap<Arc<str>, SeenPod>,
-    by_name: HashMap<FullName, Arc<str>>,
     by_node: HashMap<Arc<str>, HashSet<Arc<str>>>,
     /// Pending pods that Berth schedules.
     waiting: HashSet<Arc<str>>,
@@ -53,10 +52,6 @@ pub(crate) struct Pods {
 impl Pods {
     pub(crate) fn get(&self, uid: &str) -> Option<&SeenPod> {
         self.by_uid.get(uid)
-    }
-
-    pub(super) fn uid_of(&self, namespace: &str, name: &str) -> Option<Arc<str>> {
-        self.by_name.get(&(Arc::from(namespace), Arc::from(name))).cloned()
     }
 
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &SeenPod> {
@@ -114,8 +109,6 @@ impl Pods {
         if is_old || self.tombstones.contains(uid) {
             return None;
         }
-        let name = (seen.object.spec.namespace.clone(), seen.object.name.clone());
-        self.by_name.insert(name, uid.clone());
         // Of the previous gang: labels can change.
         self.stop_waiting(uid);
         if seen.ours && seen.object.node.is_none() {
@@ -136,10 +129,6 @@ impl Pods {
     pub(super) fn remove(&mut self, uid: &Arc<str>) {
         self.stop_waiting(uid);
         if let Some(pod) = self.by_uid.remove(uid) {
-            let name = (pod.object.spec.namespace.clone(), pod.object.name.clone());
-            if self.by_name.get(&name) == Some(uid) {
-                self.by_name.remove(&name);
-            }
             if let Some(node) = &pod.object.node
                 && let Some(there) = self.by_node.get_mut(node)
             {

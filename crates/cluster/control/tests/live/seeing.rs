@@ -61,7 +61,7 @@ pub(crate) async fn the_view_needs_a_token_with_rights(world: World) {
     world.bound("small").await;
     let on_node = async || {
         let (_, said) = replica.get("/api/v1/nodes", Some(&may)).await;
-        (said["nodes"][0]["pods"][0]["name"] == "small").then_some(())
+        (said["nodes"][0]["pods"][0]["place"]["pod"]["name"] == "small").then_some(())
     };
     world.eventually("who is on the node is told", on_node).await;
     let (_, said) = replica.get("/api/v1/queue", Some(&may)).await;
