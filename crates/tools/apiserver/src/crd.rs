@@ -34,7 +34,7 @@ fn is_deleting(definition: &Value) -> bool {
 /// Updates the table of kinds, and the status and deletion of definitions.
 pub(crate) fn settle(store: &Store, kinds: &Kinds) {
     let mut stored = store.list(&definitions(), None).items;
-    // The older definition keeps a name that two want.
+    // Of two definitions with the same name, the older keeps it.
     stored.sort_by_key(|definition| {
         let created = text(&definition.value, "/metadata/creationTimestamp").to_owned();
         (created, definition.key.clone())
@@ -43,7 +43,7 @@ pub(crate) fn settle(store: &Store, kinds: &Kinds) {
     let mut rows = Vec::new();
     for definition in &stored {
         if is_deleting(&definition.value) {
-            // Objects that wait for their finalizers must still be reached.
+            // Objects that wait for finalizers must stay accessible.
             if !clean_up(store, definition) {
                 rows.extend(rows_of(&definition.value));
             }
@@ -126,7 +126,7 @@ fn establish(store: &Store, definition: &Stored, conflict: Option<&str>) {
         ),
     };
     set_condition(status, "NamesAccepted", accepted);
-    // What was established once stays so.
+    // `Established` never becomes false.
     if conflict.is_none() || !has(status, "Established") {
         set_condition(status, "Established", established);
     }
@@ -139,7 +139,7 @@ fn establish(store: &Store, definition: &Stored, conflict: Option<&str>) {
     add_stored_version(&definition.value, status);
     if new != *definition.value {
         let expected = Expected::Revision(definition.revision);
-        // Whoever has changed it meanwhile settles again.
+        // A concurrent change triggers another pass.
         let _ = store.put(&definitions(), &definition.key, expected, new);
     }
 }

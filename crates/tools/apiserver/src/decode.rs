@@ -233,7 +233,7 @@ impl<'n> Inspector<'n> {
             return;
         };
         let field = path.fields();
-        // Go keeps custom resources as maps; what is in them is held against their schema later.
+        // Go keeps custom resources as maps, which are checked against their schema later.
         if owner.name.is_empty() && field != "metadata" {
             return;
         }

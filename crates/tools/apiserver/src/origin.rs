@@ -76,7 +76,7 @@ mod tests {
             assert_eq!(checked(&[("host", host)], "127.0.0.1"), Err(foreign), "{host}");
         }
         assert!(checked(&[], "127.0.0.1").is_err());
-        // Elsewhere a service has names that it does not know.
+        // On other addresses the server's names are unknown.
         assert_eq!(checked(&[("host", "berth-metrics.berth-system:9440")], "10.0.0.1"), Ok(()));
     }
 

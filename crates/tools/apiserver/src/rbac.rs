@@ -164,8 +164,8 @@ fn rules_of(store: &Store, role: &Value, namespace: &str) -> Result<Vec<Value>, 
         .get(&Resource::new(GROUP, plural), &key)
         .ok_or_else(|| format!("{word}.{GROUP} \"{name}\" not found"))?;
     let mut rules = list(&found.value["rules"]);
-    // A role that is put together of others has their rules. A real cluster's controller writes
-    // them into the role; here they are read when they are needed.
+    // An aggregated role has the rules of the selected roles. A real cluster's controller copies them; here they
+    // are looked up.
     let selectors = list(&found.value["aggregationRule"]["clusterRoleSelectors"]);
     if !selectors.is_empty() {
         for other in store.list(&Resource::new(GROUP, "clusterroles"), None).items {

@@ -198,7 +198,7 @@ fn add(
     }
     object["metadata"]["uid"] = Value::from(random::uid()?);
     object["metadata"]["creationTimestamp"] = Value::from(clock::now());
-    // Whoever was faster has stored the same.
+    // A concurrent writer has stored the same.
     let _ = store.put(resource, &key, Expected::Absent, object);
     Ok(())
 }

@@ -178,8 +178,7 @@ impl ApiServer {
                         let service = Service { server: self.server.clone(), outside };
                         connections.spawn(begin(service, stream, tls.clone(), stopped.clone()));
                     }
-                    // A client that gave up is no reason to stop; a lack of descriptors is one to
-                    // wait.
+                    // A client that gave up is no reason to stop; when file descriptors run out, wait.
                     Err(error) => {
                         tracing::warn!(%error, "a connection could not be accepted");
                         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -191,7 +190,7 @@ impl ApiServer {
         }
         drop(stop);
         let drained = async { while connections.join_next().await.is_some() {} };
-        // Watches do not end by themselves; what is left is cut off.
+        // Watches do not end by themselves, so remaining connections are closed.
         let _ = tokio::time::timeout(DRAIN, drained).await;
         Ok(())
     }
@@ -204,7 +203,7 @@ async fn begin(
     tls: Option<TlsAcceptor>,
     stopped: watch::Receiver<()>,
 ) {
-    // Small answers must not wait for more.
+    // Send small answers at once.
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else { return converse(service, stream, stopped).await };
     match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {

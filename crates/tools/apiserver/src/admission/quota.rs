@@ -263,7 +263,7 @@ pub fn charge(
     if let Counted::Pod(pod) = &new {
         let none = ResourceList::new();
         let open = books.iter().map(|book| (&book.quota, &none));
-        // What must be specified is asked of all quotas before anything is counted.
+        // All quotas check required fields before anything is charged.
         match check(open, &pod.spec, &ResourceList::new()) {
             Err(refusal @ Refusal::Unspecified { .. }) => return Err(refuse(refusal)),
             _ => check_sign(&whole).map_err(refuse)?,

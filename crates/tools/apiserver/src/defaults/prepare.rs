@@ -221,7 +221,7 @@ fn create_job(job: &mut Map<String, Value>) {
             });
         });
     });
-    // A job without labels of its own has those of its pods.
+    // A Job without labels gets those of its pods.
     let labels = job.get("spec").and_then(|spec| spec.pointer("/template/metadata/labels"));
     if let (true, Some(labels)) = (shared, labels.cloned()) {
         within(job, "metadata", |metadata| {

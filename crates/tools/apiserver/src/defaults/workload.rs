@@ -91,7 +91,7 @@ fn stateful_set(spec: &mut Map<String, Value>) {
         if text(strategy, "type") == "RollingUpdate" {
             within(strategy, "rollingUpdate", |rolling| default(rolling, "partition", 0));
         }
-        // Not known to servers that have the gate for it off, as it is by default.
+        // Its feature gate is off by default.
         with(strategy, "rollingUpdate", |rolling| {
             rolling.remove("maxUnavailable");
         });

@@ -90,7 +90,7 @@ pub(super) fn rows() -> Vec<Arc<Kind>> {
 
 fn kind((group, version, plural, kind, flags, short_names, categories): &Row) -> Kind {
     let resource = Resource::new(group, plural);
-    // Events are one thing under two names.
+    // Events are served by two groups and stored once.
     let stored_as =
         if *group == "events.k8s.io" { Resource::new("", plural) } else { resource.clone() };
     let texts = |list: &[&str]| list.iter().map(|text| Arc::from(*text)).collect();

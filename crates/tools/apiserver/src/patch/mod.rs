@@ -246,7 +246,7 @@ fn apply_operations(operations: Value, current: &Value) -> Result<Value, Status>
         let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
         let missing = object.pointer(text("path")).is_none();
         match text("op") {
-            // The real server's library takes these where the standard does not.
+            // The real server's library accepts these, against the standard.
             "replace" if missing => operation["op"] = Value::from("add"),
             "test" if missing && operation.get("value").is_none_or(Value::is_null) => continue,
             _ => {}

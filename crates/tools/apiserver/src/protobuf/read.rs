@@ -115,7 +115,7 @@ impl Reader {
         bytes: &[u8],
     ) -> Result<(String, Value), Malformed> {
         let mut key = String::new();
-        // What is not written is empty.
+        // Missing fields are empty.
         let mut value = Wire::Bytes(&[]);
         let mut fields = Fields::of(bytes);
         while let Some((number, wire)) = fields.next()? {

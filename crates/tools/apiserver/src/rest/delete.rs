@@ -188,7 +188,7 @@ pub(crate) fn delete_all(
     let (meta, items) = read::page(server, place, call)?;
     let mut deleted = Vec::with_capacity(items.len());
     for item in items {
-        // Each object is another one, so preconditions make no sense for all of them.
+        // Preconditions make no sense for several objects.
         options.uid = None;
         options.revision = None;
         match remove(server, &place.kind, item.namespace(), item.name(), &options) {
@@ -344,7 +344,7 @@ fn finalizers_after(kind: &Kind, current: &Value, options: &DeleteOptions) -> Ve
         .filter(|name| **name != ORPHAN && **name != FOREGROUND)
         .map(|name| (*name).to_owned())
         .collect();
-    // Nothing is ever owned by an event.
+    // Events never own objects.
     if &*kind.resource.plural == "events" {
         return after;
     }

@@ -181,7 +181,7 @@ fn verbs(kind: &Kind) -> Vec<&'static str> {
     if !kind.stored {
         return vec!["create"];
     }
-    // Namespaces go one by one.
+    // Namespaces have no deletecollection.
     let skips = kind.is("", "namespaces");
     ALL_VERBS.iter().copied().filter(|verb| !(skips && *verb == "deletecollection")).collect()
 }

@@ -87,7 +87,7 @@ pub(crate) fn initialize(kind: &Kind, object: &mut Value) -> Result<(), Status> 
             let error = FieldError::required("metadata.name", "name or generateName is required");
             return Err(Status::invalid(&kind.resource.group, &kind.kind, "", &[error]));
         }
-        // Names have at most 63 characters, so the prefix gives way to the ending.
+        // Names have at most 63 characters, so the prefix is shortened.
         let prefix: String = prefix.chars().take(58).collect();
         metadata.insert("name".to_owned(), Value::from(format!("{prefix}{ending}")));
     }

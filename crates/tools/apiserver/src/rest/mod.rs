@@ -75,7 +75,7 @@ impl Call {
         if !given.is_empty() {
             return given.to_owned();
         }
-        // What stands before the first slash of the user agent.
+        // The part of the user agent before the first slash.
         let agent = self.header(header::USER_AGENT);
         agent.split('/').next().filter(|name| !name.is_empty()).unwrap_or("unknown").to_owned()
     }
@@ -124,7 +124,7 @@ where
         namespaces::resume(&server);
     }
     let answered = answer(server.clone(), request, outside).await;
-    // Nothing is told that could still be lost.
+    // Answer only after changes are on disk.
     let settled = server.store.settled().await;
     match settled.and(answered) {
         Ok(response) => response,
@@ -155,7 +155,7 @@ where
         }
     })?;
     let body = body.to_bytes();
-    // Browsers let a page of any site send a body without a type.
+    // Browsers let pages of any site send a body without a content type.
     if outside.is_some() && !body.is_empty() && !parts.headers.contains_key(header::CONTENT_TYPE) {
         return Err(Status::unsupported_media_type(rules::MEDIA_TYPES));
     }

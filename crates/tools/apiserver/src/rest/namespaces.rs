@@ -98,7 +98,7 @@ fn empty(server: &Weak<Server>, name: &str) -> bool {
             }
         }
     }
-    // What was deleted at once is looked at again, so that nothing created meanwhile stays.
+    // Check again after deletions, for objects created meanwhile.
     if left > 0 {
         return false;
     }
@@ -125,7 +125,7 @@ fn stored_kinds(server: &Server) -> Vec<Arc<Kind>> {
         .filter(|row| row.namespaced && row.stored && seen.insert(row.stored_as.clone()))
         .cloned()
         .collect();
-    // Owners before what they own, so that nothing is made anew by a controller on the way.
+    // Owners before dependents, so that controllers do not recreate dependents.
     let pods = built_in("", "pods").map(|kind| kind.stored_as.clone());
     kinds.sort_by_key(|kind| Some(&kind.stored_as) == pods.as_ref());
     kinds

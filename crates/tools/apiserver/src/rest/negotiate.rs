@@ -10,7 +10,7 @@ use crate::status::Status;
 
 /// Converts a protobuf body to JSON. Refuses clients that do not accept JSON, and protobuf of custom resources.
 pub(crate) fn as_json(place: &Place, mut call: Call) -> Result<Call, Status> {
-    // Logs are text, whatever the client would rather have.
+    // Logs are always text.
     if place.subresource != "log" && !takes_json(call.header(header::ACCEPT)) {
         return Err(Status::not_acceptable("application/json"));
     }

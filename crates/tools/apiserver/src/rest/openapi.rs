@@ -110,7 +110,7 @@ fn schema(row: &Kind, components: &mut Map<String, Value>) -> Value {
     let mut schema = match (&row.origin, schema::of(row).structure()) {
         (Origin::Custom(custom), _) if custom.schema.is_object() => {
             let mut schema = custom.schema.clone();
-            // Definitions leave out what all kinds have.
+            // Schemas of definitions omit these fields.
             for field in ["apiVersion", "kind"] {
                 schema["properties"][field] = json!({"type": "string"});
             }

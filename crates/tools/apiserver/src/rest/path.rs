@@ -77,7 +77,7 @@ impl Path {
         let kind = table
             .find(&names.group, &names.version, &names.plural)
             .ok_or_else(Status::no_such_path)?;
-        // Objects in namespaces have no path without one, and the other way round.
+        // Namespaced objects need a namespace in the path, others must have none.
         let namespaced_path = !names.namespace.is_empty();
         let misplaced = if kind.namespaced {
             !namespaced_path && !names.name.is_empty()

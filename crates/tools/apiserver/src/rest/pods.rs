@@ -79,7 +79,7 @@ pub(crate) fn evict(server: &Server, place: &Place, call: &Call) -> Result<Respo
         set_condition(&mut marked, disrupted());
         let expected = Expected::Revision(pod.revision);
         writes.push(Operation::put(&place.kind.stored_as, &pod.key, expected, marked));
-        // The budget is charged and the pod is marked at once: a race is lost as a whole.
+        // One transaction charges the budget and marks the pod, so a lost race changes neither.
         if server.store.transact(writes).is_err() {
             continue;
         }

@@ -231,7 +231,7 @@ pub(crate) fn page(
             let continues = Continue { revision, start: next.key.to_string() };
             meta.continues = Some(continues.encode());
         }
-        // With a selector the real server does not know how many are left.
+        // With a selector the real server omits the remaining count.
         meta.remaining = everything.then_some(rest.len());
     }
     Ok((meta, items))

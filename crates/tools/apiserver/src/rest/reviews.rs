@@ -222,7 +222,7 @@ pub(crate) fn authorize(server: &Server, call: &Call) -> Result<(), Status> {
         return Ok(());
     }
     let mut asked = asked_by(call);
-    // A namespace is in itself, as far as roles are concerned.
+    // For RBAC a namespace is inside itself.
     if asked.plural == "namespaces" && asked.group.is_empty() && asked.namespace.is_empty() {
         asked.namespace.clone_from(&asked.name);
     }

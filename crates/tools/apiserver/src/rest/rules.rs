@@ -74,7 +74,7 @@ pub(crate) async fn admit(
     let records = call.method != Method::PATCH || place.subresource == "scale";
     let mut manager = records.then_some(field_manager.as_str());
     if old.is_none() && place.kind.is("", "nodes") {
-        // Nobody manages the taint that the server itself puts on a new node.
+        // The taint that the server adds to new nodes has no manager.
         if manager.take().is_some() {
             record(place, call, &mut object);
         }
@@ -179,7 +179,7 @@ pub(crate) fn recount(server: &Server, namespace: &str) {
     for stored in server.store.list(&resource, Some(namespace)).items {
         let counted = quota::recount(&stored.value, &server.store, Timestamp::now());
         if let Some(counted) = counted.filter(|counted| *counted != *stored.value) {
-            // Whoever has written it meanwhile counts anew.
+            // A concurrent writer recounts.
             let _ = server.store.transact(quota_writes(vec![counted]));
         }
     }

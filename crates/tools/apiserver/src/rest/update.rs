@@ -67,7 +67,7 @@ pub(crate) async fn patch(
                 check_names(place, &object)?;
                 meta::set_namespace(place, &mut object)?;
                 match create::insert(server, place, call, object, dry_run).await {
-                    // Somebody else was faster: then it is a change of theirs.
+                    // It was created concurrently: patch that object.
                     Err(status) if status.reason == "AlreadyExists" => continue,
                     Err(status) => return Err(status),
                     Ok(created) => {
@@ -83,7 +83,7 @@ pub(crate) async fn patch(
         meta::check_type(&place.kind, &mut object)?;
         check_names(place, &object)?;
         meta::set_namespace(place, &mut object)?;
-        // A patch that names a revision means it.
+        // A patch with a resourceVersion is not retried.
         check_revision(place, meta::text(&object, "resourceVersion"), &current)?;
         check_uid(place, meta::text(&object, "uid"), &current)?;
         if let Some(written) = write(server, place, call, &current, object, dry_run).await? {

@@ -45,7 +45,7 @@ pub(crate) fn watch(
     let lasts = seconds.filter(|s| *s > 0).map_or(LASTS, Duration::from_secs);
     let bookmarks = query.flag("allowWatchBookmarks");
     let initial_events = query.flag("sendInitialEvents");
-    // Subscribe first: what changes after this wakes the watch up.
+    // Subscribe first, so that later changes wake the watch.
     let changed = server.store.subscribe(&place.kind.stored_as);
     let mut watch = Watch {
         server: server.clone(),
@@ -168,7 +168,7 @@ impl Watch {
 
     fn write_changes(&mut self, out: &mut Vec<u8>) {
         while out.len() < PIECE_BYTES {
-            // Marked as seen before it is read, so that no change between the two is slept over.
+            // Mark as seen before reading, so that no change in between is missed.
             self.changed.borrow_and_update();
             let taken = self.server.store.changes_after(
                 &self.kind.stored_as,
@@ -214,7 +214,7 @@ impl Watch {
             (false, false) => return,
         };
         if event == "DELETED" && !change.deleted {
-            // It left the selection: clients get what they knew, with the revision of the change.
+            // It left the selection: clients get the old object with the revision of the change.
             if let Some(before) = &change.before {
                 let last = before.at_revision(change.revision);
                 self.write_event(out, event, &last);

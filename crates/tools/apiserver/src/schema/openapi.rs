@@ -24,7 +24,7 @@ pub(crate) fn of_node(node: &Node, components: &mut Map<String, Value>) -> Value
         Shape::Struct(StructRef::Own(own)) => of_struct(own, components),
         Shape::Struct(StructRef::BuiltIn(_)) => {
             let reference = json!({"$ref": reference(node, components)});
-            // Nothing may stand beside a reference.
+            // `$ref` must have no siblings.
             if node.strategy.retain_keys { json!({"allOf": [reference]}) } else { reference }
         }
     };

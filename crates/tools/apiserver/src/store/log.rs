@@ -231,7 +231,7 @@ impl LogThread {
         self.disk.log = Writer::create(&path, salt())?;
         self.disk.snapshot_bytes = snapshot.bytes;
         sync_directory(&self.disk.directory)?;
-        // From here on the older files are not needed.
+        // From here on older files are obsolete.
         let acknowledged = Acknowledged {
             snapshot: Some((revision, snapshot.salt)),
             log: (revision, self.disk.log.salt),
@@ -249,7 +249,7 @@ fn take(pending: &mut Pending) -> Pending {
 }
 
 fn salt() -> u64 {
-    // Without randomness a constant still tells most accidents apart.
+    // Without randomness a constant is good enough to detect most accidents.
     crate::random::number().unwrap_or(0x5be7_7bad)
 }
 

@@ -137,7 +137,7 @@ struct State {
 
 impl State {
     fn collection(&mut self, resource: &Resource) -> &mut Collection {
-        // Whatever nobody has touched since has not changed since.
+        // Objects without later changes are as they were.
         let began = self.began;
         self.collections.entry(resource.clone()).or_insert_with(|| Collection::new(began))
     }
@@ -195,8 +195,7 @@ impl Store {
         }
     }
 
-    // A panic while the lock is held is not possible between two steps of one write, so what a
-    // poisoned lock guards is whole.
+    // No write can panic between two steps while the lock is held, so a poisoned lock guards consistent data.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,7 +271,7 @@ impl Store {
         limit: usize,
     ) -> Result<Changes, TooOld> {
         let state = self.read();
-        // What is not on disk yet may still be lost, so nobody is told of it.
+        // Changes that are not on disk yet may be lost, so they are not visible.
         let through = self.log.as_ref().map_or(state.revision, |log| log.durable_revision());
         let Some(collection) = state.collections.get(resource) else {
             return Ok(Changes { changes: Vec::new(), through: through.max(revision) });

@@ -20,7 +20,7 @@ pub(super) fn of(object: &Value, now: Timestamp) -> Value {
 }
 
 fn human(seconds: i64) -> String {
-    // A clock that is a little behind is no reason for a strange age.
+    // Tolerate clocks that are slightly behind.
     if seconds < -1 {
         return "<invalid>".to_owned();
     }

@@ -8,7 +8,7 @@ use crate::kinds::Kind;
 const IMMUTABLE: &str = "field is immutable";
 
 pub(super) fn check(kind: &Kind, old: &Value, new: &Value, report: &mut Report) {
-    // The real server looks twice, and says it twice.
+    // The real server validates metadata twice and reports errors twice.
     metadata(old, new, report);
     metadata(old, new, report);
     let none = Value::Null;
@@ -256,7 +256,7 @@ fn job(before: &Value, after: &Value, report: &mut Report) {
         fixed("spec.completions", before, after, "completions", report);
     }
     fixed("spec.selector", before, after, "selector", report);
-    // A job that waits may still be told where to go.
+    // Scheduling fields of a suspended Job may change.
     let suspended = flag(before, "suspend");
     let mut template = after.get("template").cloned().unwrap_or(Value::Null);
     let old = before.get("template").cloned().unwrap_or(Value::Null);

@@ -347,7 +347,7 @@ fn of_type(schema: &Value, value: &Value, path: &str) -> Outcome {
     if !format.is_empty() && !is_text && !fits && found_format != format {
         return refuse(format, found_format);
     }
-    // Whoever looks at formats looks at these.
+    // Integer formats limit the range.
     if fits || !format.is_empty() && !is_number && is_text {
         outcome.matched = 1;
         return outcome;
@@ -398,7 +398,7 @@ fn in_number(schema: &Value, value: &Number, path: &str) -> Outcome {
         outcome.nowhere(format!("{words} {path}"));
     }
     let number = value.as_f64().unwrap_or_default();
-    // Of a whole number whole limits are asked.
+    // Integers are compared with integer limits.
     let limit = |name: &str| {
         let limit = schema.get(name).and_then(Value::as_f64)?;
         Some(if value.is_f64() { limit } else { limit.trunc() })

@@ -51,7 +51,7 @@ pub(super) fn check(kind: &Kind, object: &Value, report: &mut Report) {
     } else {
         report.text("metadata.name", name, rule(name));
     }
-    // Labels that a job has from its template are told once, with the template.
+    // Labels that a Job has from its template are reported once, with the template.
     let template = object.pointer("/spec/template/metadata/labels");
     if !kind.is("batch", "jobs") || metadata.get("labels") != template {
         labels("metadata.labels", metadata, "labels", report);

@@ -28,7 +28,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Taints that follow from conditions, beside those for readiness.
+/// Taints that follow from conditions other than Ready.
 const PRESSURES: [(&str, &str); 4] = [
     ("MemoryPressure", "node.kubernetes.io/memory-pressure"),
     ("DiskPressure", "node.kubernetes.io/disk-pressure"),
@@ -36,7 +36,7 @@ const PRESSURES: [(&str, &str); 4] = [
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// When a node was last seen to say something new.
+/// When the last new heartbeat of each node was seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heartbeats(Arc<Mutex<HashMap<String, Timestamp>>>);
 
@@ -49,7 +49,7 @@ impl Heartbeats {
         self.with(|heartbeats| heartbeats.insert(node.to_owned(), now));
     }
 
-    /// Since when nothing new was seen of a node; nothing was seen before anybody looked.
+    /// When a node's last heartbeat was seen; at the earliest, when this process first looked.
     fn silent_since(&self, node: &str, now: Timestamp) -> Timestamp {
         self.with(|heartbeats| *heartbeats.entry(node.to_owned()).or_insert(now))
     }
@@ -64,7 +64,7 @@ fn find<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// What is said of a node that has fallen silent; nothing if that is said already.
+/// The conditions to set on a node without heartbeats; empty if they are set.
 fn silenced(node: &Node, now: Timestamp) -> Vec<NodeCondition> {
     let now = Time(whole_seconds(now));
     let kinds = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];

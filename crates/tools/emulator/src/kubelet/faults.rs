@@ -12,7 +12,7 @@ pub(super) enum Fault {
     RejectNext(String),
 }
 
-/// Breaks virtual nodes. Clones break the same ones.
+/// Injects faults. Clones affect the same nodes.
 #[derive(Clone, Debug)]
 pub struct Faults {
     sender: mpsc::UnboundedSender<Fault>,
@@ -27,22 +27,22 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// The node's kubelet stops: no heartbeats, and nothing happens to its pods any more.
+    /// Stops the node's kubelet: no heartbeats, and its pods freeze.
     pub fn stop(&self, node: &str) {
         self.send(Fault::Stop(node.to_owned()));
     }
 
-    /// The node's kubelet goes on with what it knew.
+    /// Starts the kubelet again, with its memory.
     pub fn start(&self, node: &str) {
         self.send(Fault::Start(node.to_owned()));
     }
 
-    /// The node's kubelet forgets everything and finds its books again in its pods.
+    /// Restarts the kubelet: it recovers its assignments from its pods.
     pub fn restart_kubelet(&self, node: &str) {
         self.send(Fault::Restart(node.to_owned()));
     }
 
-    /// The next pod that comes to the node is refused.
+    /// Rejects the next pod on the node.
     pub fn reject_next(&self, node: &str) {
         self.send(Fault::RejectNext(node.to_owned()));
     }
@@ -52,7 +52,7 @@ impl Faults {
         let _ = self.sender.send(fault);
     }
 
-    /// What has been asked for; only the first kubelets that ask get it.
+    /// The receiver of faults; only the first caller gets it.
     pub(super) fn take(&self) -> Option<mpsc::UnboundedReceiver<Fault>> {
         self.receiver.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -7,7 +7,7 @@ use berth_model::resource::ResourceList;
 use berth_model::spec::PodSpec;
 use berth_model::taint::Effect;
 
-/// Why a kubelet refuses a pod, as the pod's status shows it.
+/// Why a kubelet rejects a pod, as in the pod's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) reason: String,
@@ -18,7 +18,7 @@ pub(super) fn requests(pod: &PodSpec) -> ResourceList {
     pod.pod.total_requests(PodLevelResources::HonouredIfEmptyToo)
 }
 
-/// Whether `pod` fits beside `others`, which run on the node.
+/// Checks that a pod fits beside the others on the node.
 pub(super) fn check<'a>(
     node: &Node,
     pod: &PodSpec,

@@ -16,10 +16,10 @@ use crate::views::LEASES_OF_NODES;
 
 const LEASE_S: i32 = 40;
 
-/// A node that does not change says that it is well so often.
+/// Interval in which unchanged conditions are reported.
 const REPORT_EVERY: Duration = Duration::from_secs(300);
 
-/// What a kubelet says of its node: kind, whether it is so, why, in words.
+/// Conditions of a healthy node: type, status, reason, message.
 const CONDITIONS: [(&str, &str, &str, &str); 4] = [
     (
         "MemoryPressure",
@@ -73,7 +73,6 @@ pub(super) async fn renew(client: &Client, node: &Node, clock: Clock) -> Result<
     }
 }
 
-/// A real API server makes the namespace of leases itself.
 async fn make_namespace(client: &Client) -> Result<(), kube::Error> {
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(LEASES_OF_NODES.to_owned());
@@ -83,7 +82,7 @@ async fn make_namespace(client: &Client) -> Result<(), kube::Error> {
     }
 }
 
-/// What the node has to say of itself now, if it does not say it or has not for long.
+/// The conditions to report, if they changed or the last report is old.
 pub(super) fn conditions(node: &Node, now: Timestamp) -> Option<Vec<NodeCondition>> {
     let said = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     let find = |kind: &str| said.into_iter().flatten().find(|one| one.type_ == kind);

@@ -15,14 +15,14 @@ use super::Options;
 pub(super) struct Script {
     pub(super) start_after: Duration,
     pub(super) ready_after: Duration,
-    /// `None`: until they are told to end.
+    /// `None`: until the pod is deleted.
     pub(super) run_for: Option<Duration>,
     pub(super) exit_code: i32,
     pub(super) stop_after: Duration,
     pub(super) restart: Restart,
 }
 
-/// Whether containers that have ended start again.
+/// The pod's restart policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restart {
     Always,
@@ -51,7 +51,7 @@ impl Script {
         }
     }
 
-    /// Whether containers that have ended with the script's code start again.
+    /// Whether containers restart after exiting with the script's code.
     pub(super) fn restarts(&self) -> bool {
         match self.restart {
             Restart::Always => true,
@@ -61,7 +61,7 @@ impl Script {
     }
 }
 
-/// A duration such as `90s`, `1m30s` or `500ms`; none if it is negative or none at all.
+/// A duration such as `90s`, `1m30s` or `500ms`; `None` if it is negative or invalid.
 fn duration(text: &str) -> Option<Duration> {
     let signed: SignedDuration = text.trim().parse().ok()?;
     Duration::try_from(signed).ok()

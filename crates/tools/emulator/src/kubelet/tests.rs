@@ -10,7 +10,7 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-/// Two NUMA nodes with 8 CPUs and 2 GPUs each, and a kubelet that wants everything from one.
+/// Two NUMA nodes with 8 CPUs and 2 GPUs each, and topology manager policy `single-numa-node`.
 fn node() -> Arc<core::Node> {
     let node = json!({
         "metadata": { "name": "n", "labels": {

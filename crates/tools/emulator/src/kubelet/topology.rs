@@ -19,7 +19,7 @@ fn resource(name: &str, capacity: u64, allocatable: u64, available: u64) -> Valu
     })
 }
 
-/// The zones and attributes of a node whose kubelet has these kubelet.
+/// Zones and attributes of a node with this kubelet.
 pub(super) fn content<'a>(kubelet: &Kubelet, pods: impl Iterator<Item = &'a Key>) -> Value {
     let zones = kubelet.machine().numa().iter().enumerate();
     let zones: Vec<Value> = zones.map(|(at, _)| zone(kubelet, at)).collect();
@@ -137,7 +137,7 @@ fn attributes<'a>(kubelet: &Kubelet, pods: impl Iterator<Item = &'a Key>) -> Vec
     list.into_iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 
-/// What exporters wrote before there were attributes, and some readers still read.
+/// `topologyPolicies`, which exporters wrote before attributes existed.
 fn deprecated_policy(kubelet: &Kubelet) -> String {
     let config = kubelet.config();
     let policy = match config.topology_policy {

@@ -62,7 +62,7 @@ impl Webhooks {
         object: Option<&Value>,
         view: &V,
     ) -> Vec<Webhook> {
-        // What could be in the way of repairing webhooks is not asked about.
+        // Webhooks are not called for webhook configurations, so that broken ones can be repaired.
         if &*request.kind.resource.group == GROUP {
             return Vec::new();
         }
