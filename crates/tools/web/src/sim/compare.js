@@ -246,7 +246,7 @@ function renderComparison(report) {
   const size = runs.length > 3 ? "compare many" : "compare";
   const box = tableBox("The setups side by side", head, h("tbody", {}, rows), { class: size });
   if (runs.length === 1) box.classList.add("slender");
-  byId("comparison-table").append(goals(report), box, setups(runs));
+  byId("comparison-table").append(box, goals(report), setups(runs));
 }
 
 const groupRow = (name, columns) =>
@@ -335,7 +335,8 @@ function goals(report) {
         known(run.summary.fewest_gpus)
           ? `${count(run.summary.fewest_gpus)} of ${count(base.summary.fewest_gpus)}`
           : `more than ${count(base.summary.fewest_gpus)}`,
-      (run) => run.summary.fewest_gpus < base.summary.fewest_gpus,
+      (run) =>
+        known(run.summary.fewest_gpus) && run.summary.fewest_gpus < base.summary.fewest_gpus,
     );
   const head = h(
     "tr",
@@ -348,7 +349,9 @@ function goals(report) {
       }),
     ),
   );
-  return tableBox("Goals and what each setup reaches", head, h("tbody", {}, rows));
+  const box = tableBox("Goals and what each setup reaches", head, h("tbody", {}, rows));
+  box.classList.add("goals");
+  return box;
 }
 
 /** Settings by name; those that differ are highlighted. */
