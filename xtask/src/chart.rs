@@ -1,14 +1,17 @@
-//! The Helm chart, made from what `berth manifests` prints.
+//! Generates the Helm chart from the manifests of `berth manifests`.
 //!
-//! Owns which options become values of the chart. Objects are made with every option on and off; what
-//! differs is put between conditions, and what stands for a value is replaced by its name. Must not know
-//! what any object says. Templates use so little of Helm's language that a test can render them.
+//! The manifests are generated with every option on, and once without each option. Lines that differ are put into
+//! conditions, and placeholders become values. So the chart cannot disagree with `berth manifests`, and needs no second
+//! description of 60 objects. The other way round, `berth` would need an implementation of Helm's template language.
+//! Templates use so little of that language that a test can render them and compare.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use berth_control::install::{AgentOptions, FailurePolicy, InstallOptions, WebhookMode, manifests};
+use berth_control::install::{
+    AgentOptions, FailurePolicy, InstallOptions, WebhookMode, manifests, release_image,
+};
 use serde_json::Value;
 use similar::{DiffTag, TextDiff};
 
@@ -20,41 +23,41 @@ const RUNTIME_CLASS: &str = "berth-runtime-class";
 const OFFERS: &str = "berth-offers";
 
 const VALUES: &str = "\
-# How many replicas run; one of them leads.
+# Replicas of the scheduler, of which one leads.
 replicas: 2
 
-# The container image.
-image: berth:VERSION
+# Container image. Releases publish it; the installation guide shows how to build one.
+image: IMAGE
 
 webhook:
-  # What the admission webhook does: off, dry-run, warn or enforce.
+  # Mode of the admission webhook: off, dry-run, warn or enforce.
   mode: warn
-  # What becomes of objects while it cannot be reached: open (let through) or closed (denied).
+  # What happens to objects while the webhook cannot be reached: open (admitted) or closed (denied).
   fail: open
-  # Namespaces that it leaves alone, besides those of the cluster and its own.
+  # Namespaces that the webhook skips, besides those of the cluster and Berth's own.
   exemptNamespaces: []
-  # More settings: deny, warn, contract, mutations.
+  # Further settings: deny, warn, contract, mutations.
   settings: {}
 
-# Let cert-manager make the webhook's certificate.
+# Use a certificate of cert-manager for the webhook.
 certManager: false
 
 # Add a ServiceMonitor for the Prometheus operator.
 serviceMonitor: false
 
-# Add priority classes for the classes of work.
+# Add PriorityClasses for the classes of work.
 priorityClasses: false
 
 agent:
   # Run the node agent on every node.
   enabled: false
-  # The runtime class that gives containers NVIDIA's driver, where that is not the default.
+  # RuntimeClass that gives containers NVIDIA's driver, if that is not the default.
   runtimeClass: \"\"
-  # Let it see where the memory of other users' processes is, which needs SYS_PTRACE.
+  # Inspect the memory placement of other users' processes, which needs SYS_PTRACE.
   memory: false
-  # Let it hand out GPUs, as a device plugin of the kubelet.
+  # Run the device plugin.
   devices: false
-  # What it hands out: kind DeviceOffers, with the usual directories.
+  # Devices to offer: kind DeviceOffers, with the default directories.
   offers:
     apiVersion: berth.dev/v1alpha1
     kind: DeviceOffers
@@ -62,13 +65,13 @@ agent:
       offers:
       - as: whole
       - as: slices
-  # Run an MPS daemon for each GPU that is on offer in shares.
+  # Run an MPS daemon for each GPU that is offered in shares.
   shares: false
-  # Let it divide GPUs (MIG) as their Nodes say, for which it is privileged.
+  # Apply MIG layouts that Nodes request. The agent is privileged then.
   mig: false
 ";
 
-/// Everything on. Berth makes the certificate itself, which needs more than cert-manager does.
+/// Everything on, with Berth's own certificate, which needs more objects than cert-manager's.
 fn full() -> InstallOptions {
     InstallOptions {
         namespace: NAMESPACE.to_owned(),
@@ -92,7 +95,7 @@ fn full() -> InstallOptions {
     }
 }
 
-/// Everything on, but for something about the agent.
+/// Everything on, with different options of the agent.
 fn but(change: impl FnOnce(AgentOptions) -> AgentOptions) -> InstallOptions {
     InstallOptions { agent: full().agent.map(change), ..full() }
 }
@@ -138,7 +141,7 @@ pub(crate) fn files() -> anyhow::Result<BTreeMap<String, String>> {
     );
     let mut files = BTreeMap::from([
         ("Chart.yaml".to_owned(), chart),
-        ("values.yaml".to_owned(), VALUES.replace("VERSION", version)),
+        ("values.yaml".to_owned(), VALUES.replace("IMAGE", &release_image())),
     ]);
     let variants: Vec<(&str, Vec<Value>)> =
         conditions().into_iter().map(|(on, off)| (on, manifests(&off))).collect();
@@ -191,7 +194,7 @@ fn template(object: &Value, variants: &[(&str, Vec<Value>)]) -> anyhow::Result<S
     Ok(text)
 }
 
-/// Texts as one: with all options on, and without each of some, what differs between conditions.
+/// Merges the text with all options on and the texts without one option each. Differences become conditions.
 fn weave(on: &str, without: &[(&str, String)]) -> anyhow::Result<String> {
     let lines: Vec<&str> = on.split_inclusive('\n').collect();
     let mut changes = Vec::new();
@@ -207,11 +210,11 @@ fn weave(on: &str, without: &[(&str, String)]) -> anyhow::Result<String> {
     woven(&lines, &(0..lines.len()), &changes)
 }
 
-/// A change between texts: lines of the one with everything on, the condition for them, and what replaces them.
+/// Lines of the text with everything on, the condition for them, and the text that replaces them otherwise.
 type Change<'a> = (std::ops::Range<usize>, &'a str, String);
 
-/// These lines with their changes. Lines that are removed can contain others that another option removes, or be the
-/// same.
+/// Applies changes to a range of lines. Lines that one option removes can contain, or equal, lines that another
+/// removes.
 fn woven(
     lines: &[&str],
     range: &std::ops::Range<usize>,
@@ -244,7 +247,7 @@ fn woven(
     Ok(text)
 }
 
-/// What stands for a value becomes its name.
+/// Replaces placeholders by values of the chart.
 fn name_values(text: &str) -> String {
     let mut named = String::new();
     let is_of_webhooks = text.contains("\nwebhooks:\n");
@@ -263,7 +266,7 @@ fn name_values(text: &str) -> String {
             .replace(&REPLICAS.to_string(), "{{ .Values.replicas }}")
             .replace("--webhook=warn", "--webhook={{ .Values.webhook.mode }}")
             .replace("--webhook=off", "--webhook={{ .Values.webhook.mode }}");
-        // That of an admission policy is no setting.
+        // An admission policy's failurePolicy is fixed.
         let line = match line.strip_suffix("failurePolicy: Ignore") {
             Some(indent) if is_of_webhooks => format!(
                 "{indent}failurePolicy: {{{{ if eq .Values.webhook.fail \"closed\" }}}}Fail{{{{ else }}}}Ignore{{{{ end }}}}"

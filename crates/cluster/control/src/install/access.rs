@@ -1,7 +1,7 @@
-//! The scheduler's account and its rights.
+//! The scheduler's service account, roles and bindings.
 //!
-//! Owns the service account, roles and bindings. A right is printed only if a feature that is on needs it; `tests/rights.rs`
-//! names the code that needs each one. Fields are bound by [`policies`](super::policies).
+//! A right is granted only if a feature that is on needs it; `tests/rights.rs` names the code that needs each. Fields
+//! are restricted by [`policies`](super::policies).
 
 use serde_json::{Value, json};
 

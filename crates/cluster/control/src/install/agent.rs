@@ -1,8 +1,7 @@
-//! The node agent: what runs on every node, what it sees there, and what it may do.
+//! The node agent: its DaemonSet, service account, rights and admission policies.
 //!
-//! Owns the DaemonSet and everything around it. It reads files of the node and so may mount them, which pods
-//! beside the scheduler may not: it has a namespace of its own. Its rights are here, each bound to what the code writes.
-//! Must not know what it does with what it sees.
+//! It mounts files of the node, which pods in the scheduler's namespace must not, so it has a namespace of its own. Each
+//! right is restricted to what the code writes.
 
 use berth_api::keys::{ALIGNMENT, MIG_STATE, MIG_STATE_LABEL};
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use super::policy::{Policy, keys, same, user_of};
 use super::service::network_policy;
 use super::{AgentOptions, InstallOptions, NAME as PRODUCT, labels, meta};
 
-/// The name of all that is the agent's.
+/// The name of the agent's objects.
 pub const NAME: &str = "berth-agent";
 
 /// The port of health and metrics.
@@ -26,12 +25,11 @@ pub(super) const HARDWARE: [(&str, &str); 2] = [("sys", "/sys"), ("proc", "/proc
 /// The kubelet's configuration and state. State files are replaced, not written, so their directory is mounted.
 const KUBELET: (&str, &str) = ("kubelet", "/var/lib/kubelet");
 
-/// Where it reads what to hand out, and the name of that file.
+/// Directory and file name of the device offers.
 const OFFERS: (&str, &str) = ("/etc/berth", "offers.yaml");
 
-/// What it needs to hand out devices: names, directories of the node that are at the same place in the
-/// container, and whether they are written to. The kubelet's sockets, CDI's specifications, the locks of MPS
-/// daemons, and the journal.
+/// Directories of the node that the device plugin needs, mounted at the same path, and whether it writes to them:
+/// the kubelet's sockets, CDI specifications, locks of MPS daemons, and the journal.
 const TO_HAND_OUT: [(&str, &str, bool); 5] = [
     ("device-plugins", "/var/lib/kubelet/device-plugins", true),
     ("pod-resources", "/var/lib/kubelet/pod-resources", false),
@@ -42,7 +40,6 @@ const TO_HAND_OUT: [(&str, &str, bool); 5] = [
 pub(super) const MPS_DIRECTORY: &str = "/run/berth/mps";
 const JOURNALS: &str = "/var/lib/berth";
 
-/// The namespace that it runs in.
 pub fn namespace(options: &InstallOptions) -> String {
     format!("{}-agent", options.namespace)
 }
@@ -97,7 +94,6 @@ pub(super) fn objects(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Va
     all
 }
 
-/// Its account and its role.
 pub(super) fn access(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Value> {
     let account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta_here(options),
@@ -126,17 +122,16 @@ pub(super) fn access(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Val
     vec![account, role("ClusterRole", meta(NAME), &Value::Array(rules)), binding]
 }
 
-/// Labels of its Node that an agent writes, as a regular expression: what the machine is like, and which GPUs and MIG
-/// profiles it has.
+/// Labels that an agent writes on its Node, as a regular expression: topology, GPUs and MIG profiles.
 const NODE_LABELS: &str = "^(berth[.]dev/(numa-nodes|sockets|threads-per-core|mig-[0-9][0-9a-z.-]*)|\
                            nvidia[.]com/(gpu[.](count|memory|product|replicas)|mig[.]capable|\
                            mig-[0-9][0-9a-z.-]*[.](count|replicas)))$";
 
-/// Labels of its Node that an agent writes that repartitions GPUs.
+/// Labels that an agent with MIG writes on its Node.
 const MIG_LABELS: [&str; 3] =
     [MIG_STATE_LABEL, "nvidia.com/mig.config", "nvidia.com/mig.config.state"];
 
-/// Annotations of its Node that an agent writes: how the kubelet is configured.
+/// Annotations that an agent writes on its Node: the kubelet's configuration.
 const NODE_ANNOTATIONS: [&str; 6] = [
     "berth.dev/cpu-manager-policy",
     "berth.dev/cpu-manager-policy-options",
@@ -146,15 +141,15 @@ const NODE_ANNOTATIONS: [&str; 6] = [
     "berth.dev/topology-manager-policy-options",
 ];
 
-/// What the agent may change of the objects that its role lets it write. Roles cannot say "its own node", but tokens
-/// name the node of their pod: a token that was taken from a node reaches that node's objects and no others.
+/// Restrict what the agent may change of the objects that its role lets it write. A role cannot say "its own node", but
+/// a token names the node of its pod: a token stolen from a node reaches only that node's objects.
 pub(super) fn policies(options: &InstallOptions, chosen: &AgentOptions) -> Vec<Value> {
     let all = [nodes(chosen), pods(), topologies(), events()];
     let user = user_of(&namespace(options), NAME);
     all.into_iter().flat_map(|policy| policy.objects(&user)).collect()
 }
 
-/// Names the node of the token, and denies what is not of it.
+/// Denies requests for other nodes than that of the token.
 fn of_node(policy: Policy, expression: &str) -> Policy {
     const NODE: &str = "authentication.kubernetes.io/node-name";
     let node = format!(
@@ -258,8 +253,7 @@ fn set(options: &InstallOptions, chosen: &AgentOptions) -> Value {
     })
 }
 
-/// A pod on every node. The kubelet's files are root's alone, and so are settings of GPUs; no capability comes with
-/// that.
+/// Runs as root, because only root can read the kubelet's files and change GPU settings, but without capabilities.
 pub(super) fn pod(chosen: &AgentOptions, container: Value, volumes: Vec<Value>) -> Value {
     let mut pod = json!({
         "terminationGracePeriodSeconds": 30,
@@ -277,14 +271,13 @@ pub(super) fn pod(chosen: &AgentOptions, container: Value, volumes: Vec<Value>) 
     pod
 }
 
-/// A directory of the node. The system's and the kubelet's are there; ours and CDI's are made.
+/// A directory of the node. Those of the system and the kubelet must exist; those of Berth and CDI are created.
 pub(super) fn host(name: &str, path: &str) -> Value {
     let is_there = HARDWARE.iter().chain([&KUBELET]).any(|(_, known)| path.starts_with(known));
     let kind = if is_there { "Directory" } else { "DirectoryOrCreate" };
     json!({ "name": name, "hostPath": { "path": path, "type": kind } })
 }
 
-/// Files of the node, below a directory of their own.
 pub(super) fn below_root((name, path): &(&str, &str)) -> Value {
     mount(name, &format!("{ROOT}{path}"), true)
 }

@@ -1,7 +1,8 @@
-//! What is installed: all objects that a cluster needs to run Berth, as `berth manifests` prints them.
+//! Manifests of the installation, as `berth manifests` prints them.
 //!
-//! Owns names, permissions and settings of the installation. The Helm chart is made from the same objects.
-//! Must not talk to any cluster.
+//! They are Rust values rather than templates, because they have to agree with the code: rights and admission
+//! policies use the names and constants of the code that needs them, and tests compare both. The Helm chart is
+//! generated from them by `cargo xtask chart`.
 
 mod access;
 mod agent;
@@ -15,47 +16,44 @@ mod tests;
 mod webhook;
 
 pub use agent::{NAME as AGENT_NAME, namespace as agent_namespace};
-pub use options::{AgentOptions, FailurePolicy, InstallOptions, WebhookMode};
+pub use options::{AgentOptions, FailurePolicy, InstallOptions, WebhookMode, release_image};
 
 use serde_json::{Value, json};
 
-/// The name of almost everything: the Deployment, its service account, roles, Service, Lease, webhook
-/// configurations.
+/// The name of the Deployment, its service account, roles, Service, Lease and webhook configurations.
 pub const NAME: &str = "berth";
-/// The Secret with certificates that Berth makes by itself.
+/// The Secret with Berth's own certificates.
 pub const CERTIFICATES_SECRET: &str = "berth-certificates";
-/// The Secret with the certificate that cert-manager makes.
+/// The Secret with cert-manager's certificate.
 pub const CERT_MANAGER_SECRET: &str = "berth-tls";
 /// The port of the webhook and of the API, with TLS.
 pub const TLS_PORT: u16 = 9443;
 /// The port of health and metrics.
 pub const PROBE_PORT: u16 = 9440;
-/// Where the settings are mounted, in a file `webhook.yaml`.
+/// Where `webhook.yaml` is mounted.
 pub const SETTINGS_DIRECTORY: &str = "/etc/berth";
 /// Where cert-manager's certificate is mounted.
 pub const TLS_DIRECTORY: &str = "/etc/berth-tls";
 
-/// The scheduler's account and roles, which are part of [`manifests`].
+/// The scheduler's account and roles, a part of [`manifests`].
 pub fn access(options: &InstallOptions) -> Vec<Value> {
     access::objects(options)
 }
 
-/// The admission policies for the scheduler's account, which are part of [`manifests`].
+/// The admission policies for the scheduler's account, a part of [`manifests`].
 pub fn policies(options: &InstallOptions) -> Vec<Value> {
     policies::objects(options)
 }
 
-/// The node agent's account and role, which are part of [`manifests`] with these options.
 pub fn agent_access(options: &InstallOptions, agent: &AgentOptions) -> Vec<Value> {
     agent::access(options, agent)
 }
 
-/// The admission policies for the node agent's account, which are part of [`manifests`] with these options.
 pub fn agent_policies(options: &InstallOptions, agent: &AgentOptions) -> Vec<Value> {
     agent::policies(options, agent)
 }
 
-/// The Secret that the scheduler keeps certificates in. It has no data: to apply it again changes nothing.
+/// The Secret for certificates. It has no data, so applying it again changes nothing.
 pub fn certificates_secret(options: &InstallOptions) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
@@ -95,7 +93,7 @@ pub fn manifests(options: &InstallOptions) -> Vec<Value> {
     all
 }
 
-/// The names that the webhook's certificate is for.
+/// DNS names of the webhook's certificate.
 pub fn service_names(namespace: &str) -> Vec<String> {
     let name = format!("{NAME}.{namespace}.svc");
     vec![name.clone(), format!("{name}.cluster.local"), format!("{NAME}.{namespace}")]
@@ -109,7 +107,7 @@ fn labels() -> Value {
     })
 }
 
-/// What selects the pods; it never changes.
+/// Selector of the pods. It must never change.
 fn selector() -> Value {
     json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "scheduler" })
 }
@@ -124,12 +122,10 @@ fn meta_in(options: &InstallOptions, name: &str) -> Value {
 
 fn namespace(options: &InstallOptions) -> Value {
     let mut metadata = meta(&options.namespace);
-    // What runs here satisfies the strictest of Kubernetes' standards.
     metadata["labels"]["pod-security.kubernetes.io/enforce"] = json!("restricted");
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": metadata })
 }
 
-/// What `berth serve` reads.
 fn settings(options: &InstallOptions) -> Value {
     json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_in(options, NAME),
@@ -137,7 +133,7 @@ fn settings(options: &InstallOptions) -> Value {
     })
 }
 
-/// The classes of work as priorities, as `berth-model` reads priorities.
+/// Priorities by which `berth-model` recognizes the classes of work.
 fn priority_classes() -> Vec<Value> {
     let class = |name: &str, value: i32, preempts: bool, description: &str| {
         json!({
@@ -148,9 +144,9 @@ fn priority_classes() -> Vec<Value> {
         })
     };
     vec![
-        class("interactive", 1_000_000, true, "Serving that people wait for."),
+        class("interactive", 1_000_000, true, "Serving with people waiting for answers."),
         class("embedding", 100_000, true, "Serving that other services wait for."),
-        class("batch", 1_000, false, "Work with a deadline at best."),
-        class("experimentation", -1_000, false, "Trying things out; nobody waits for it."),
+        class("batch", 1_000, false, "Training, evaluation and offline inference."),
+        class("experimentation", -1_000, false, "Experiments and notebooks."),
     ]
 }

@@ -1,7 +1,7 @@
 //! The MPS daemons of shared GPUs: a DaemonSet beside the agent's.
 //!
-//! Owns that set. Work on shares ends when its daemon does, so its pods are replaced when somebody deletes
-//! them, and not when the agent is. Must not know what a daemon does.
+//! Processes on shares end with their daemon, so its pods are replaced only when somebody deletes them, not with every
+//! release of the agent.
 
 use serde_json::{Value, json};
 

@@ -1,25 +1,22 @@
-//! What can be chosen about an installation.
-//!
-//! Owns the defaults. Must not know any object.
+//! Options of an installation and their defaults.
 
 use std::collections::BTreeSet;
 
-/// What the webhook does.
+/// Mode of the webhook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WebhookMode {
-    /// It is not installed.
+    /// Not installed.
     Off,
-    /// It counts and logs.
+    /// Counts and logs findings.
     DryRun,
-    /// It warns.
+    /// Warns about findings.
     #[default]
     Warn,
-    /// It denies.
+    /// Denies objects with errors.
     Enforce,
 }
 
 impl WebhookMode {
-    /// As settings spell it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -30,10 +27,10 @@ impl WebhookMode {
     }
 }
 
-/// What becomes of objects while the webhook cannot be reached.
+/// What happens to objects while the webhook cannot be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailurePolicy {
-    /// They are let through.
+    /// They are admitted.
     #[default]
     Open,
     /// They are denied.
@@ -41,7 +38,6 @@ pub enum FailurePolicy {
 }
 
 impl FailurePolicy {
-    /// As webhook configurations spell it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Open => "Ignore",
@@ -50,52 +46,51 @@ impl FailurePolicy {
     }
 }
 
-/// How the node agent is installed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentOptions {
-    /// The runtime class that gives containers NVIDIA's driver, where that is not the default.
+    /// RuntimeClass that gives containers NVIDIA's driver, if that is not the default.
     pub runtime_class: Option<String>,
-    /// Whether it may see where the memory of other users' processes is.
+    /// Inspect the memory placement of other users' processes (SYS_PTRACE).
     pub memory: bool,
-    /// What it hands out as a device plugin: a text of kind `DeviceOffers`. `None`: nothing.
+    /// Devices to offer as a device plugin, as YAML of kind `DeviceOffers`; `None` for none.
     pub offers: Option<String>,
-    /// Whether MPS daemons run beside it, for offers of shares.
+    /// Run MPS daemons, for offers of shares.
     pub shares: bool,
-    /// Whether it divides GPUs.
+    /// Apply MIG layouts.
     pub mig: bool,
 }
 
-/// How Berth is installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstallOptions {
-    /// The namespace that it runs in.
     pub namespace: String,
-    /// The container image. None is published yet: it is built with the Dockerfile.
+    /// Container image. Default: [`release_image`].
     pub image: String,
-    /// How many replicas run; one of them leads.
+    /// Replicas of the scheduler, of which one leads.
     pub replicas: u32,
-    /// What the webhook does.
     pub webhook: WebhookMode,
-    /// What becomes of objects while the webhook cannot be reached.
     pub fail: FailurePolicy,
-    /// Namespaces that the webhook leaves alone, besides those of the cluster and our own.
+    /// Namespaces that the webhook skips, besides those of the cluster and Berth's own.
     pub exempt_namespaces: BTreeSet<String>,
-    /// More settings of the webhook ([`webhook::Settings`](crate::webhook::Settings)), as YAML.
+    /// Further settings of the webhook ([`webhook::Settings`](crate::webhook::Settings)), as YAML.
     pub webhook_settings: String,
-    /// The certificate is made by cert-manager rather than by ourselves.
+    /// Use a certificate of cert-manager instead of Berth's own.
     pub cert_manager: bool,
-    /// A ServiceMonitor for the Prometheus operator comes along.
+    /// Add ServiceMonitors for the Prometheus operator.
     pub service_monitor: bool,
-    /// Priority classes for the classes of work come along.
+    /// Add PriorityClasses for the classes of work.
     pub priority_classes: bool,
-    /// The node agent comes along, on every node.
+    /// Run the node agent on every node.
     pub agent: Option<AgentOptions>,
-    /// The definition of NodeResourceTopology comes along, for clusters to which nobody else brings it.
+    /// Add the definition of NodeResourceTopology, unless something else in the cluster installs it.
     pub topology_definition: bool,
 }
 
+/// The image that a release of this version publishes.
+pub fn release_image() -> String {
+    format!("ghcr.io/berth-dev/berth:{}", env!("CARGO_PKG_VERSION"))
+}
+
 impl InstallOptions {
-    /// Whether the scheduler makes the certificate of its TLS port itself.
     pub(super) const fn makes_certificates(&self) -> bool {
         !self.cert_manager
     }
@@ -110,7 +105,7 @@ impl Default for InstallOptions {
     fn default() -> Self {
         Self {
             namespace: "berth-system".to_owned(),
-            image: format!("berth:{}", env!("CARGO_PKG_VERSION")),
+            image: release_image(),
             replicas: 2,
             webhook: WebhookMode::default(),
             fail: FailurePolicy::default(),

@@ -1,8 +1,8 @@
-//! What the scheduler may change of the objects that its role lets it write.
+//! ValidatingAdmissionPolicies that restrict what the scheduler may change of the objects that its role lets it write.
 //!
-//! Owns one policy for each kind of request, bound to the use that the code makes of it. Roles cannot speak of fields;
-//! without these policies the scheduler's token could, for example, point a webhook at every Secret. One more applies to
-//! all users and keeps what bound pods hold as it was. Must not police what a role can leave out.
+//! There is one policy for each kind of request, as the code makes it. Roles cannot restrict fields: without these
+//! policies the scheduler's token could, for example, point a webhook at every Secret. One further policy applies to all
+//! users and protects what bound pods hold.
 
 use berth_api::keys::{
     BINDING, FENCED_CLAIM, FENCED_CONDITION, GPU_COMPUTE, GPU_MEMORY, PLACEMENT,
@@ -40,8 +40,8 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     objects
 }
 
-/// What bound pods hold of a GPU. Annotations say so, and a scheduler that starts later believes them: an owner who
-/// lowers them would have the GPU overcommitted. Only a Binding writes them on a pod with a node, and it is no update.
+/// Which part of a GPU a bound pod holds. Annotations state it, and a scheduler that starts later trusts them: an owner
+/// who lowers them would overcommit the GPU. Only a Binding writes them, which is not an update.
 fn bound_pods() -> Policy {
     let others = format!("!({})", keys(&[PLACEMENT, GPU_MEMORY, GPU_COMPUTE]));
     Policy::new("berth-bound-pods", "", &["pods", "pods/status"], &["UPDATE"])

@@ -1,8 +1,7 @@
-//! A ValidatingAdmissionPolicy for one account: what it may change of the objects that its role lets it write.
+//! A ValidatingAdmissionPolicy that restricts which fields of an object one account may change.
 //!
-//! Owns the form of a policy and what "unchanged" means in CEL. A policy applies to requests of one user, by its exact
-//! name, and denies them if it cannot be evaluated; the exceptions apply to all users. It compares everything except what it names, so a field that a
-//! later Kubernetes adds is denied rather than forgotten.
+//! It applies to requests of one user and denies them if it cannot be evaluated; exceptions apply to all users. It
+//! compares everything except the fields it names, so a field that a later Kubernetes adds is denied.
 
 use serde_json::{Value, json};
 

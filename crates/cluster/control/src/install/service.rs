@@ -1,7 +1,4 @@
-//! What runs, and how it is reached.
-//!
-//! Owns the Deployment, its budget, Services and their monitor. Must not know what the program does with
-//! its arguments.
+//! The Deployment, its PodDisruptionBudget, Services, NetworkPolicy and ServiceMonitor.
 
 use serde_json::{Value, json};
 
@@ -37,8 +34,7 @@ pub(super) fn objects(options: &InstallOptions) -> Vec<Value> {
     ]
 }
 
-/// Lets pods be reached at these ports and no others. Who asks there cannot be limited: the API server and kubelets have
-/// addresses of hosts.
+/// Allows these ports only. Sources cannot be restricted: the API server and kubelets have addresses of hosts.
 pub(super) fn network_policy(metadata: Value, labels: Value, ports: &[u16]) -> Value {
     let ports: Vec<Value> =
         ports.iter().map(|port| json!({ "protocol": "TCP", "port": port })).collect();
@@ -154,7 +150,6 @@ fn container(options: &InstallOptions) -> Value {
     })
 }
 
-/// For the Prometheus operator.
 pub(super) fn monitor(options: &InstallOptions) -> Value {
     json!({
         "apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor",

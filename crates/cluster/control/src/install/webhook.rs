@@ -1,15 +1,13 @@
 //! The webhook's configurations, and cert-manager's objects for its certificate.
-//!
-//! Owns which requests reach the webhook. Must not know what it answers.
 
 use berth_api::keys::{WEBHOOK, WEBHOOK_DISABLED};
 use serde_json::{Value, json};
 
 use super::{CERT_MANAGER_SECRET, InstallOptions, NAME, meta, meta_in, service_names};
 
-/// A webhook that does not answer in time costs everybody this long.
+/// How long a request waits for a webhook that does not answer.
 const TIMEOUT_SECONDS: u32 = 5;
-/// Namespaces of the cluster itself, which must come up whatever we do.
+/// The cluster's own namespaces, whose pods must start whatever happens to the webhook.
 const SYSTEM: [&str; 3] = ["kube-node-lease", "kube-public", "kube-system"];
 
 pub(super) fn configurations(options: &InstallOptions) -> Vec<Value> {
@@ -20,7 +18,7 @@ pub(super) fn configurations(options: &InstallOptions) -> Vec<Value> {
         })
     };
     let both = &["CREATE", "UPDATE"];
-    // ReplicaSets and what else controllers make are seen by their pods.
+    // Objects that controllers create, such as ReplicaSets, are checked as pods.
     let rules = json!([
         rule("", "v1", &["CREATE"], &["pods"]),
         rule("", "v1", both, &["replicationcontrollers"]),
