@@ -69,13 +69,14 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
 
 /// The command line of `program`: `berth`, or `kubectl berth` as a plugin.
 pub fn command(program: &'static str) -> clap::Command {
-    let mut command = Cli::command().bin_name(program);
-    for (name, examples) in EXAMPLES {
+    Cli::command().bin_name(program).mut_subcommands(|command| {
+        let Some((_, examples)) = EXAMPLES.iter().find(|(name, _)| *name == command.get_name())
+        else {
+            return command;
+        };
         let lines = examples.iter().map(|(what, how)| format!("  # {what}\n  {program} {how}\n"));
-        let text = format!("Examples:\n{}", lines.collect::<Vec<_>>().join("\n"));
-        command = command.mut_subcommand(name, |one| one.after_help(text));
-    }
-    command
+        command.after_help(format!("Examples:\n{}", lines.collect::<Vec<_>>().join("\n")))
+    })
 }
 
 /// Runs the program with the arguments of the process.

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use berth_contract::lint::{Paint, render_problem};
-use berth_manifest::{LoadError, Problem};
 use berth_inspect::text::Style;
+use berth_manifest::{LoadError, Problem};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -138,4 +138,23 @@ pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
     file.write_all(text.as_bytes()).and_then(|()| file.flush()).with_context(failed)?;
     file.persist(path).with_context(failed)?;
     Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_umask_decides_who_may_read_a_written_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |name: &str| {
+            let metadata = std::fs::metadata(directory.path().join(name)).unwrap();
+            metadata.permissions().mode() & 0o777
+        };
+        std::fs::write(directory.path().join("plain"), "text").unwrap();
+        write_file(&directory.path().join("report"), "text").unwrap();
+        assert_eq!(mode("report"), mode("plain"));
+    }
 }

@@ -221,8 +221,8 @@ pub struct Failure {
     pub fault: Fault,
 }
 
-/// What fails; exactly one field. To add a failure type, add a variant here and its effect in
-/// `world/failures.rs`.
+/// What fails; exactly one field.
+// To add a failure type, add a variant here and its effect in `world/failures.rs`.
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Fault {
