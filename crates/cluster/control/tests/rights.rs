@@ -54,10 +54,10 @@ const EXTENDED: &str = "crates/cluster/control/src/act/claims/extended.rs";
 const VOLUMES: &str = "crates/cluster/control/src/act/volumes.rs";
 const ACCESS: &str = "crates/cluster/control/src/http/access.rs";
 const KEEPER: &str = "crates/cluster/control/src/certificates/keeper.rs";
-const LEASE: &str = "crates/cluster/control/src/lease/keep.rs";
+const LEASE: &str = "crates/cluster/control/src/lease/elector.rs";
 const RUN: &str = "crates/node/agent/src/run.rs";
-const DESK: &str = "crates/node/agent/src/run/desk.rs";
-const DIVIDING: &str = "crates/node/agent/src/dividing.rs";
+const DESK: &str = "crates/node/agent/src/run/writer.rs";
+const DIVIDING: &str = "crates/node/agent/src/mig_reconciler.rs";
 
 const USES: &[Use] = &[
     berth("list watch", "namespaces", KINDS, "simple::<core::Namespace>", READS),
