@@ -6,7 +6,7 @@
 use berth_engine::decision::HeldBy;
 use berth_engine::event::Event;
 use berth_forecast::forecast::Hold;
-use berth_forecast::words::{Question, render};
+use berth_forecast::words::render;
 use berth_forecast::{Effort, Forecaster};
 use berth_model::spec::{Phase, PodObject};
 
@@ -57,7 +57,7 @@ impl<S: Source> Inspection<'_, S> {
             forecaster.hold(&waiting.pod, hold);
         }
         let forecast = forecaster.forecast(uid, self.now_ms)?;
-        let words = render(&forecast, Question::ByWhen(LIKELY_MILLI));
+        let words = render(&forecast, LIKELY_MILLI);
         Some(format!("{words} Based on {lived} finished pods that are still listed."))
     }
 

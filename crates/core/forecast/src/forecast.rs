@@ -119,10 +119,6 @@ pub enum Doubt {
 }
 
 impl Eta {
-    pub fn median_ms(&self) -> Option<u64> {
-        self.within_ms(500)
-    }
-
     /// The time within which it starts with this probability, in thousandths.
     pub fn within_ms(&self, probability_milli: u16) -> Option<u64> {
         let above = LEVELS_MILLI.iter().position(|level| *level >= probability_milli)?;

@@ -4,30 +4,16 @@ use std::fmt::Write as _;
 
 use crate::forecast::{Confidence, Doubt, Eta, Forecast, Grade, Hold, Lack, Outlook};
 
-/// The question answered in one line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// By when, with this probability in thousandths?
-    ByWhen(u16),
-    /// How likely within this time?
-    HowLikely(u64),
-}
-
-/// A forecast in plain English: the answer first, then its basis.
-pub fn render(forecast: &Forecast, question: Question) -> String {
+/// A forecast in plain English: first the bound for a probability in thousandths, then its basis.
+pub fn render(forecast: &Forecast, level_milli: u16) -> String {
     match &forecast.outlook {
         Outlook::Starts(eta) => {
-            let mut text = format!("Starts {}.", statement(eta, question));
-            let bound = |level: u16| match eta.within_ms(level) {
-                Some(within_ms) => format!("within {}", span(within_ms)),
-                None => "later than the forecast horizon".to_owned(),
-            };
-            let _ = write!(
-                text,
-                " Half of such pods start {}, 80 % {}, 95 % {}.",
-                bound(500),
-                bound(800),
-                bound(950)
+            let [answer, half, most, nearly_all] =
+                [level_milli, 500, 800, 950].map(|level| bound(eta, level));
+            let level = percent(level_milli);
+            let mut text = format!(
+                "Starts {answer}, {level}. Half of such pods start {half}, 80 % {most}, 95 % \
+                 {nearly_all}."
             );
             if let Some(blockers) = blockers(eta) {
                 let _ = write!(text, " {blockers}");
@@ -60,16 +46,10 @@ pub fn render(forecast: &Forecast, question: Question) -> String {
     }
 }
 
-/// The one-line statement, such as "within 10 minutes, 80 %".
-pub fn statement(eta: &Eta, question: Question) -> String {
-    match question {
-        Question::ByWhen(level) => match eta.within_ms(level) {
-            Some(within_ms) => format!("within {}, {}", span(within_ms), percent(level)),
-            None => format!("later than the forecast horizon with {}", percent(level)),
-        },
-        Question::HowLikely(span_ms) => {
-            format!("within {}, {}", span(span_ms), percent(eta.probability_milli(span_ms)))
-        }
+fn bound(eta: &Eta, level_milli: u16) -> String {
+    match eta.within_ms(level_milli) {
+        Some(within_ms) => format!("within {}", span(within_ms)),
+        None => "later than the forecast horizon".to_owned(),
     }
 }
 
@@ -162,7 +142,7 @@ mod tests {
         let forecast =
             Forecast { pod: "a".into(), at_ms: 0, outlook: Outlook::Starts(Box::new(eta())) };
         assert_eq!(
-            render(&forecast, Question::ByWhen(800)),
+            render(&forecast, 800),
             "Starts within 10 minutes, 80 %. Half of such pods start within 4 minutes, 80 % within 10 \
              minutes, 95 % later than the forecast horizon. It depends most on when these pods end \
              (share of futures in which that made room): train-0 (44 %). Confidence: medium, because \
@@ -171,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_asking_agree() {
-        assert_eq!(statement(&eta(), Question::HowLikely(600_000)), "within 10 minutes, 80 %");
-        assert_eq!(statement(&eta(), Question::HowLikely(480_000)), "within 8 minutes, 73 %");
+    fn times_and_probabilities_agree() {
+        assert_eq!(eta().probability_milli(600_000), 800);
+        assert_eq!(eta().probability_milli(480_000), 725);
         assert_eq!(eta().within_ms(725), Some(480_000));
         // Nothing is known beyond the last bound.
         assert_eq!(eta().probability_milli(u64::MAX), 900);
@@ -182,9 +162,7 @@ mod tests {
 
     #[test]
     fn outlooks_have_different_texts() {
-        let say = |outlook| {
-            render(&Forecast { pod: "a".into(), at_ms: 0, outlook }, Question::ByWhen(800))
-        };
+        let say = |outlook| render(&Forecast { pod: "a".into(), at_ms: 0, outlook }, 800);
         let told = [
             say(Outlook::Never { node: "one".into() }),
             say(Outlook::NeedsCapacity(Lack::Match)),

@@ -99,7 +99,7 @@ impl World {
 
     /// Half of such pods start within so many minutes.
     fn median_minutes(&mut self, uid: &str) -> i64 {
-        self.eta(uid).median_ms().map_or(i64::MAX, |ms| ms as i64 / MINUTE_MS)
+        self.eta(uid).within_ms(500).map_or(i64::MAX, |ms| ms as i64 / MINUTE_MS)
     }
 }
 
