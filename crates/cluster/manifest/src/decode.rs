@@ -1,7 +1,5 @@
-//! From trees to types.
-//!
-//! Owns how a tree is shown to serde, so that every error knows its field, fields that a type does
-//! not know are noticed, and null is what it is to Go: the zero value. Must not know any type.
+//! Decodes trees into types: every error knows its field, unknown fields are noticed, and null is the zero value, as in
+//! Go.
 
 use std::cell::RefCell;
 use std::fmt::{self, Display};
@@ -62,7 +60,6 @@ pub(crate) fn decode<T: DeserializeOwned>(
     Ok((value, unknown.collect()))
 }
 
-/// What is kept along the way.
 struct Notes<'a> {
     text: &'a str,
     wanted: UnknownFields,
@@ -71,7 +68,6 @@ struct Notes<'a> {
 
 struct Unknown {
     field: FieldPath,
-    /// What is known beside it.
     known: &'static [&'static str],
 }
 

@@ -1,7 +1,4 @@
-//! One object of a text.
-//!
-//! Owns how objects are told apart (documents, lists and their items), what they are called, and
-//! where their fields are. Must not know any kind beyond lists, nor how text becomes trees.
+//! One object of a file: its identity and the position of its fields.
 
 use std::fmt;
 use std::sync::Arc;
@@ -111,12 +108,10 @@ fn into_items(list: Node, source: &Source) -> Vec<Node> {
 }
 
 impl Document {
-    /// The text it stands in.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// How it is decoded.
     pub fn strictness(&self) -> Strictness {
         self.strictness
     }
@@ -197,12 +192,10 @@ impl Document {
         &self.base
     }
 
-    /// All of it.
     pub fn whole(&self) -> Span {
         self.root.span
     }
 
-    /// Whether there is such a field.
     pub fn has(&self, path: &FieldPath) -> bool {
         self.root.find(path, &self.source.text).is_some()
     }
@@ -229,7 +222,6 @@ impl Document {
         })
     }
 
-    /// The object without places.
     pub fn value(&self) -> Value {
         let mut value = self.root.value(&self.source.text);
         if let Value::Object(fields) = &mut value {

@@ -1,7 +1,4 @@
-//! JSON with places.
-//!
-//! Owns its grammar, as RFC 8259 has it, and texts that are several values one after the other, as
-//! kubectl reads them. Must not know what the values are for.
+//! JSON (RFC 8259) with positions, and files of several values, as kubectl reads them.
 
 use serde_json::Number;
 
@@ -19,7 +16,6 @@ pub(crate) enum Failure {
     Refused(Problem),
 }
 
-/// All values of a text.
 pub(crate) fn read(source: &Source) -> Result<Vec<Node>, Failure> {
     let start = if source.text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let mut reader = Reader { source, text: &source.text, at: start, values: 0 };

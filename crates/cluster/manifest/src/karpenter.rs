@@ -1,7 +1,4 @@
-//! Karpenter's NodePool and NodeClaim (`karpenter.sh/v1`).
-//!
-//! Owns what Berth reads of them; what else they say is passed over. Must not know what becomes of
-//! pools.
+//! The parts of Karpenter's NodePool and NodeClaim (`karpenter.sh/v1`) that Berth reads.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +7,13 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 
-/// The version these are.
 pub const API_VERSION: &str = "karpenter.sh/v1";
 
 /// Nodes that may be made.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NodePool {
-    /// Its name and the like.
     pub metadata: ObjectMeta,
-    /// What is wanted.
     pub spec: NodePoolSpec,
 }
 
@@ -45,11 +39,9 @@ pub struct NodePoolSpec {
 pub struct NodeTemplate {
     /// Labels and annotations of its nodes.
     pub metadata: TemplateMeta,
-    /// The rest.
     pub spec: NodeClaimSpec,
 }
 
-/// What nodes are given.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct TemplateMeta {
@@ -63,15 +55,11 @@ pub struct TemplateMeta {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NodeClaim {
-    /// Its name and the like.
     pub metadata: ObjectMeta,
-    /// What is wanted.
     pub spec: NodeClaimSpec,
-    /// What came of it.
     pub status: NodeClaimStatus,
 }
 
-/// What a node is to be like.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeClaimSpec {
@@ -81,7 +69,6 @@ pub struct NodeClaimSpec {
     pub taints: Vec<Taint>,
     /// Taints that somebody takes away when it is ready.
     pub startup_taints: Vec<Taint>,
-    /// What is needed on it.
     pub resources: ResourceNeeds,
     /// The class that knows the provider's side.
     pub node_class_ref: Option<NodeClassRef>,
@@ -91,7 +78,6 @@ pub struct NodeClaimSpec {
     pub termination_grace_period: Option<String>,
 }
 
-/// What is needed on a node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ResourceNeeds {
@@ -99,15 +85,12 @@ pub struct ResourceNeeds {
     pub requests: BTreeMap<String, Quantity>,
 }
 
-/// What came of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeClaimStatus {
     /// The node's name, once there is one.
     pub node_name: Option<String>,
-    /// All it has.
     pub capacity: BTreeMap<String, Quantity>,
-    /// What pods may have.
     pub allocatable: BTreeMap<String, Quantity>,
 }
 
@@ -115,11 +98,9 @@ pub struct NodeClaimStatus {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Requirement {
-    /// The label.
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
     pub operator: String,
-    /// What it is compared with.
     pub values: Vec<String>,
     /// At least so many different values.
     pub min_values: Option<i64>,
@@ -129,11 +110,8 @@ pub struct Requirement {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NodeClassRef {
-    /// Its group.
     pub group: String,
-    /// Its kind.
     pub kind: String,
-    /// Its name.
     pub name: String,
 }
 
@@ -145,7 +123,6 @@ pub struct Disruption {
     pub consolidation_policy: Option<String>,
     /// How long they are spared; `Never` for always.
     pub consolidate_after: Option<String>,
-    /// How many may go at once.
     pub budgets: Vec<Budget>,
 }
 

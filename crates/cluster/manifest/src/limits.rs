@@ -1,7 +1,4 @@
-//! How much is read before Berth says that it is too much.
-//!
-//! Owns every bound on input: what is beyond one is an error with a position, never a slow death.
-//! Must not know who checks it.
+//! Limits on input. Exceeding one is an error with a position.
 
 /// Bytes of one source.
 pub const SOURCE_BYTES_MAX: usize = 256 << 20;

@@ -1,8 +1,5 @@
-//! Files and directories.
-//!
-//! Owns which files count and in which order: those named, and in directories, at any depth, those
-//! whose names end in `.yaml`, `.yml` or `.json`, sorted by path; hidden ones are passed over. The only
-//! place of this crate that touches the file system. Must not know what is in files.
+//! Reads files and directories: the named files, and in directories, at any depth, those that end in `.yaml`, `.yml` or
+//! `.json`, sorted by path, without hidden ones. The only module of this crate that does I/O.
 
 use std::fmt;
 use std::fs;

@@ -1,7 +1,4 @@
-//! Values that know where they were written.
-//!
-//! Owns the tree that both readers build, and how a path leads through it. Text that stands in the
-//! source as it is meant is not copied. Must not know YAML, JSON or Kubernetes.
+//! Values with their positions in the source. Strings that need no unescaping are not copied.
 
 use std::collections::BTreeMap;
 
@@ -86,7 +83,6 @@ impl Node {
         }
     }
 
-    /// What the path leads to.
     pub(crate) fn find(&self, path: &FieldPath, source: &str) -> Option<&Node> {
         let mut at = self;
         for step in path.steps() {
@@ -106,7 +102,6 @@ impl Node {
         found
     }
 
-    /// The same without places.
     pub(crate) fn value(&self, source: &str) -> Value {
         match &self.data {
             Data::Null => Value::Null,

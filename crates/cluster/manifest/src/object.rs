@@ -1,7 +1,4 @@
-//! The kinds of objects that Berth knows.
-//!
-//! Owns which version of which kind becomes which type, and what to say about versions that are no
-//! longer, or not yet, read. Must not know what objects mean.
+//! The kinds of objects that Berth reads, and their versions.
 
 use berth_api::{FieldPath, crd, gang};
 use k8s_openapi::api::apps::v1 as apps;

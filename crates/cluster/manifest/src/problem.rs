@@ -1,6 +1,4 @@
-//! What is wrong with a text, and where.
-//!
-//! Owns how problems are shown. Must not know what can be wrong.
+//! Errors with their position in the text.
 
 use std::fmt;
 
@@ -19,15 +17,12 @@ const SNIPPET_LEAD: usize = 40;
 pub struct Problem {
     /// In which text.
     pub source: Source,
-    /// Where in it.
     pub span: Span,
     /// In which object, as `Pod team-a/web`; empty where there is none yet.
     pub object: String,
     /// In which of its fields; the root where it is not about one.
     pub field: FieldPath,
-    /// What is wrong.
     pub message: String,
-    /// What to do.
     pub remedy: Option<String>,
 }
 
@@ -44,7 +39,6 @@ impl Problem {
         }
     }
 
-    /// The same with what to do.
     #[must_use]
     pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());

@@ -1,11 +1,8 @@
-//! What a scalar of YAML means to Kubernetes.
+//! The meaning of a YAML scalar to Kubernetes.
 //!
-//! kubectl reads YAML with sigs.k8s.io/yaml, which is go-yaml 2: mostly YAML 1.1. So `yes`, `on` and
-//! `y` are true, `010` is eight, `1_000` is a thousand, `0x10` is sixteen, and dates are text. That
-//! is what counts here, whatever YAML 1.2 says: the same file must mean the same to Berth as to the
-//! cluster. The one deviation: `.inf` and `.nan` are refused here already, not when JSON is written.
-//!
-//! Must not know places or trees.
+//! kubectl reads YAML with sigs.k8s.io/yaml, which is go-yaml 2: mostly YAML 1.1. So `yes`, `on` and `y` are true, `010`
+//! is eight, `1_000` is a thousand, `0x10` is sixteen, and dates are strings. A file must mean the same to Berth as to
+//! the cluster. The one deviation: `.inf` and `.nan` are rejected here, not when JSON is written.
 
 use serde_json::Number;
 
@@ -15,7 +12,6 @@ pub(crate) enum Scalar {
     Null,
     Bool(bool),
     Number(Number),
-    /// The text itself.
     Text,
     /// A number that JSON does not have.
     NotFinite,

@@ -1,6 +1,4 @@
-//! Text and places in it.
-//!
-//! Owns lines and columns. Must not know what the text means.
+//! Source text with lines and columns.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -14,7 +12,6 @@ pub struct Source(Arc<SourceText>);
 pub struct SourceText {
     /// Its path as it was given, or `<stdin>`.
     pub name: Arc<str>,
-    /// All of it.
     pub text: Arc<str>,
     /// Where lines start, once somebody has asked.
     lines: OnceLock<Vec<usize>>,
@@ -31,9 +28,7 @@ pub struct Span {
 /// A place as people and editors count, from 1; columns are characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// The line.
     pub line: usize,
-    /// The character of the line.
     pub column: usize,
 }
 
@@ -78,7 +73,6 @@ impl SourceText {
         Position { line, column }
     }
 
-    /// Where the span starts.
     pub fn start(&self, span: Span) -> Position {
         self.position(span.start())
     }
@@ -95,7 +89,6 @@ impl SourceText {
         line.trim_end_matches(['\n', '\r'])
     }
 
-    /// The text of a span.
     pub fn slice(&self, span: Span) -> &str {
         self.text.get(span.range()).unwrap_or_default()
     }
@@ -125,22 +118,18 @@ impl Span {
         Self::new(byte, byte)
     }
 
-    /// The first byte.
     pub fn start(self) -> usize {
         self.start as usize
     }
 
-    /// The byte after the last.
     pub fn end(self) -> usize {
         self.end as usize
     }
 
-    /// All bytes.
     pub fn range(self) -> Range<usize> {
         self.start()..self.end()
     }
 
-    /// Whether it holds nothing.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }

@@ -1,6 +1,4 @@
-//! What somebody may have meant.
-//!
-//! Owns when two names are close enough to be confused. Must not know what they name.
+//! Suggestions for misspelt names.
 
 /// Characters of names that are looked at.
 const NAME_CHARACTERS_MAX: usize = 64;

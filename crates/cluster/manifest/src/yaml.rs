@@ -1,8 +1,5 @@
-//! YAML with places.
-//!
-//! Owns how a stream of events becomes trees: anchors, merge keys, tags, and where things start and
-//! end. The grammar is saphyr-parser's, what scalars mean is [`crate::scalar`]'s. Must not know what
-//! the values are for.
+//! YAML with positions: anchors, merge keys, tags. The grammar is saphyr-parser's, the meaning of scalars
+//! [`crate::scalar`]'s.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,7 @@
-//! Where things of a YAML text are, to the byte.
+//! Byte positions in YAML.
 //!
-//! saphyr-parser counts characters, starts block scalars at their content and ends quoted ones
-//! behind the comment after them. Owns what makes spans of that which can be marked and replaced.
-//! Must not know what values mean.
+//! saphyr-parser counts characters, starts block scalars at their content, and ends quoted ones after the comment that
+//! follows. This module turns that into spans that can be marked and replaced.
 
 use saphyr_parser::ScalarStyle;
 
@@ -29,7 +28,6 @@ impl<'a> Places<'a> {
         Self { text, checkpoints }
     }
 
-    /// The byte of a character.
     pub(crate) fn byte(&self, character: usize) -> usize {
         if self.checkpoints.is_empty() {
             return character.min(self.text.len());

@@ -1,6 +1,4 @@
-//! How two plans differ.
-//!
-//! Owns the comparison, pod by pod. Must not know how plans are made.
+//! The difference between two plans, pod by pod.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,7 @@
-//! Changing text in place.
+//! Edits YAML and JSON in place: comments, order, indentation and quotes stay.
 //!
-//! Owns how a change of an object becomes a change of the text it stands in: what is not meant
-//! keeps its comments, order, indentation and quotes. Every result is read again and must be the
-//! object that was wanted, else there is an error and no result; so a style that is not understood
-//! here is refused, never damaged. Must not know why anything is changed, nor write files.
+//! Every result is read again and must be the intended object. Otherwise there is an error and no result, so a style
+//! that is not supported is rejected and never damaged.
 
 mod render;
 mod splice;
@@ -23,28 +21,18 @@ use crate::source::Source;
 pub enum Edit {
     /// The field has this value, and is added if it is missing, with the maps that lead to it. What
     /// stays the same inside of it keeps its text.
-    Set {
-        /// The field.
-        path: FieldPath,
-        /// What it is to be.
-        value: Value,
-    },
+    Set { path: FieldPath, value: Value },
     /// The field, or the item of a list, is gone. It must be there.
-    Remove {
-        /// The field or item.
-        path: FieldPath,
-    },
+    Remove { path: FieldPath },
     /// A list has one more item.
     Insert {
         /// The item: ends in its position. Those from there on come after it.
         path: FieldPath,
-        /// What it is.
         value: Value,
     },
 }
 
 impl Edit {
-    /// What is changed.
     pub fn path(&self) -> &FieldPath {
         match self {
             Self::Set { path, .. } | Self::Remove { path } | Self::Insert { path, .. } => path,

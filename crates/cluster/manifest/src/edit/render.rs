@@ -1,12 +1,9 @@
-//! Values as text.
-//!
-//! Owns when a scalar needs quotes and how blocks are indented. Must not know where the text goes.
+//! Values as text: quotes and indentation.
 
 use serde_json::Value;
 
 use crate::scalar::{self, Scalar};
 
-/// How a text is written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     /// Whether nothing but JSON will do.

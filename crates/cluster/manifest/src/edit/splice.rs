@@ -1,7 +1,4 @@
-//! Changes of text.
-//!
-//! Owns which bytes of a text are replaced by what, for one step of an edit. Must not know whether
-//! the result is right: whoever asks reads it again.
+//! Byte replacements for one step of an edit. The caller verifies the result by reading it again.
 
 use berth_api::{FieldPath, Step};
 use serde_json::Value;
@@ -43,7 +40,6 @@ pub(super) fn carry_out(text: &str, mut splices: Vec<Splice>) -> String {
     out
 }
 
-/// What to replace for a step.
 pub(super) fn splices(
     document: &Document,
     step: &Edit,
@@ -93,7 +89,6 @@ impl Form {
     }
 }
 
-/// How an object is written.
 fn style(document: &Document, Form { json, newline }: Form) -> Style {
     let mut style = Style { json, indent: 2, list_indent: 0, newline };
     let page = Page { document, text: &document.source().text, style };
@@ -133,7 +128,6 @@ impl<'a> Page<'a> {
         byte + line.trim_end_matches('\r').len()
     }
 
-    /// Where the next line starts.
     fn next_line(&self, byte: usize) -> usize {
         let rest = self.text.get(byte..).unwrap_or_default();
         rest.find('\n').map_or(self.text.len(), |at| byte + at + 1)
@@ -296,7 +290,6 @@ impl<'a> Page<'a> {
         self.replace_after(dash + 1, item, rendered, value)
     }
 
-    /// Where the dash of an item is.
     fn dash(&self, list: &Node, items: &[Node], index: usize) -> Option<usize> {
         let item = items.get(index)?;
         // Nothing is after the dash of an empty item, and so its place is there.

@@ -1,7 +1,4 @@
-//! Changes of trees.
-//!
-//! Owns what an edit means, apart from any text, and how a large one is divided into steps that
-//! leave alone what stays. Must not know text.
+//! Edits of trees, and their division into steps that leave the rest of the text alone.
 
 use berth_api::{FieldPath, Step};
 use serde_json::{Map, Value};
