@@ -126,14 +126,21 @@ fn terminal_width(stream: &impl AsFd) -> Option<usize> {
     set.or_else(asked).filter(|width| *width > 0)
 }
 
-/// Writes a file as a whole or not at all.
+/// Writes a file as a whole or not at all. The umask decides who may read it.
 pub(crate) fn write_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    write_with(path, text, 0o666)
+}
+
+/// Writes a file with secrets, readable by its owner only.
+pub(crate) fn write_private_file(path: &Path, text: &str) -> anyhow::Result<()> {
+    write_with(path, text, 0o600)
+}
+
+fn write_with(path: &Path, text: &str, mode: u32) -> anyhow::Result<()> {
     let failed = || format!("cannot write {}", path.display());
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let mut builder = tempfile::Builder::new();
-    // As a file that is opened for writing: the umask decides who may read it.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
     let mut file = builder.tempfile_in(directory.unwrap_or(Path::new("."))).with_context(failed)?;
     file.write_all(text.as_bytes()).and_then(|()| file.flush()).with_context(failed)?;
     file.persist(path).with_context(failed)?;
@@ -156,5 +163,7 @@ mod tests {
         std::fs::write(directory.path().join("plain"), "text").unwrap();
         write_file(&directory.path().join("report"), "text").unwrap();
         assert_eq!(mode("report"), mode("plain"));
+        write_private_file(&directory.path().join("secret"), "text").unwrap();
+        assert_eq!(mode("secret"), 0o600);
     }
 }

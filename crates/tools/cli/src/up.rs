@@ -327,7 +327,7 @@ fn write_kubeconfig(
         }],
         "current-context": "berth-up",
     });
-    output::write_file(path, &format!("{kubeconfig:#}\n"))
+    output::write_private_file(path, &format!("{kubeconfig:#}\n"))
 }
 
 /// Creates what every cluster with Berth has: CRDs, storage classes and the namespace. The Lease of an earlier
