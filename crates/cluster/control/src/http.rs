@@ -1,19 +1,16 @@
-//! What the process shows over HTTP: health, metrics and a read-only view of the engine.
-//!
-//! Owns paths, who may see them, and how answers look. Must not know what is in the engine: a [`View`]
-//! answers.
+//! Health, metrics and a read-only view of the engine over HTTP.
 //!
 //! | path | who may |
 //! |---|---|
-//! | `/healthz`, `/livez`, `/readyz` | everybody, or by configuration who may `get` that path |
-//! | `/metrics` | everybody, or by configuration who may `get` that path |
-//! | `/api/v1/state` | who may `get` `state` of the group `berth.dev` |
-//! | `/api/v1/queue` | who may `get` `queue` of the group `berth.dev` |
-//! | `/api/v1/nodes` | who may `get` `nodes` of the group `berth.dev` |
-//! | `/api/v1/pods/NAMESPACE/NAME/explanation` | who may `get` `explanations` of the group `berth.dev` in that namespace; pods of other namespaces are named to who may do so in all |
+//! | `/healthz`, `/livez`, `/readyz` | everybody or, by configuration, users who may `get` the path |
+//! | `/metrics` | everybody or, by configuration, users who may `get` the path |
+//! | `/api/v1/state` | users who may `get` `state` of the group `berth.dev` |
+//! | `/api/v1/queue` | users who may `get` `queue` of the group `berth.dev` |
+//! | `/api/v1/nodes` | users who may `get` `nodes` of the group `berth.dev` |
+//! | `/api/v1/pods/NAMESPACE/NAME/explanation` | users who may `get` `explanations` of the group `berth.dev` in the namespace; pods of other namespaces are named only to users who may do so in all |
 //!
-//! The API asks about resources and not about its paths, since Kubernetes lets every user `get` all
-//! paths under `/api/`, and since a role of a namespace can then grant explanations of its pods.
+//! Rights are checked for resources and not for paths, because Kubernetes lets every user `get` paths under `/api/`, and
+//! because a namespaced role can then grant explanations.
 
 mod access;
 #[cfg(test)]
@@ -39,7 +36,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::metrics::{self, Metrics};
 
-/// The engine may take so long for an answer.
+/// Timeout of an answer of the engine.
 const VIEW_MS_MAX: u64 = 10_000;
 
 /// What can be asked of the engine.
@@ -73,13 +70,12 @@ pub enum ViewError {
     NotReady(String),
 }
 
-/// Somebody who knows the engine.
 pub trait View: Send + Sync {
     /// Answers as JSON.
     fn ask(&self, question: Question) -> BoxFuture<'_, Result<Value, ViewError>>;
 }
 
-/// How the process is. Cloning gives another handle on the same.
+/// Liveness and readiness. Clones share their state.
 #[derive(Clone)]
 pub struct Health(Arc<Pulse>);
 
@@ -93,7 +89,7 @@ struct Pulse {
 }
 
 impl Health {
-    /// Dead after so long without a [`beat`](Self::beat), and not ready while something is
+    /// Dead after this long without a [`beat`](Self::beat), and not ready while a part is
     /// [awaited](Self::await_part).
     pub fn new(silence_ms_max: u64) -> Self {
         Self(Arc::new(Pulse {
@@ -106,17 +102,16 @@ impl Health {
         }))
     }
 
-    /// Not ready before this [is there](Self::has_part). Followers are ready, too.
+    /// Not ready until [`has_part`](Self::has_part). Followers are ready, too.
     pub fn await_part(&self, part: &'static str) {
         self.awaited().insert(part);
     }
 
-    /// This is not waited for any more.
     pub fn has_part(&self, part: &'static str) {
         self.awaited().remove(part);
     }
 
-    /// Shows a line with `/readyz`: something that needs attention, though the process is ready.
+    /// Adds a line to `/readyz` about something that needs attention while the process is ready.
     pub fn set_notice(&self, notice: Option<String>) {
         *self.0.notice.lock().unwrap_or_else(PoisonError::into_inner) = notice;
     }
@@ -134,7 +129,7 @@ impl Health {
         self.0.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The task that owns the engine is at work.
+    /// The task that owns the engine is alive.
     pub fn beat(&self) {
         self.0.beat_ms.store(self.now_ms(), Ordering::Release);
     }
@@ -146,12 +141,11 @@ impl Health {
     fn check_live(&self) -> Result<(), String> {
         let silence_ms = self.now_ms().saturating_sub(self.0.beat_ms.load(Ordering::Acquire));
         if silence_ms > self.0.silence_ms_max {
-            return Err(format!("the engine's task has been silent for {silence_ms} ms"));
+            return Err(format!("the scheduling loop has not responded for {silence_ms} ms"));
         }
         Ok(())
     }
 
-    /// Whether everything is there.
     pub fn is_ready(&self) -> bool {
         self.check_ready().is_ok()
     }
@@ -171,17 +165,15 @@ impl Health {
     }
 }
 
-/// Who may see health and metrics.
+/// Who has access to health and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Openness {
-    /// Whoever reaches the port.
     #[default]
     Everybody,
-    /// Who has a token and may `get` the path.
+    /// Users with a token who may `get` the path.
     Token,
 }
 
-/// What is behind the paths.
 #[derive(Clone)]
 pub struct Site {
     /// Whether all is well.
@@ -198,12 +190,11 @@ pub struct Site {
     pub metrics_for: Openness,
 }
 
-/// All paths.
 pub fn router(site: &Site) -> Router {
     probes(site).merge(api(site))
 }
 
-/// Health and metrics: what can be shown without encryption.
+/// Health and metrics, which need no encryption.
 pub fn probes(site: &Site) -> Router {
     let live = |State(site): State<Site>| async move { health(site.health.check_live(), None) };
     let ready = |State(site): State<Site>| async move {
@@ -229,7 +220,7 @@ fn guarded(router: Router<Site>, site: &Site, open_for: Openness) -> Router<Site
     }
 }
 
-/// The view of the engine. Tokens are secrets: serve this with TLS, or to this machine only.
+/// The view of the engine. Requests carry tokens: serve it with TLS, or on localhost only.
 pub fn api(site: &Site) -> Router {
     Router::new()
         .route("/api/v1/state", get(state))
@@ -322,7 +313,7 @@ fn rejected(denial: &Denial) -> Response {
     }
 }
 
-/// An error as Kubernetes shows them.
+/// An error as a Kubernetes Status.
 pub fn status(code: StatusCode, reason: &str, message: &str) -> Response {
     let body = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

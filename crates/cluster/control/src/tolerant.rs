@@ -1,9 +1,7 @@
-//! Answers that can be read whatever another client wrote into an object.
+//! Repairs timestamps that the API server accepts and this client cannot parse: the last two days of the year 9999.
 //!
-//! Owns repairing times beyond those we can parse, which the API server accepts: the last two days of the
-//! year 9999. One such time in the `managedFields` of an object, which its owner writes, would otherwise end
-//! every watch and every list with that object in it, and one in the Lease would keep every replica from
-//! leading. An answer without such a time is passed on as it came.
+//! One such time in the `managedFields` of an object, which its owner writes, would otherwise end every watch and list
+//! with that object, and one in the Lease would keep every replica from leading. Other answers pass unchanged.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,20 +13,19 @@ use jiff::Timestamp;
 use memchr::{memchr, memmem, memrchr};
 use serde_json::Value;
 
-/// What every time that we cannot parse contains.
+/// Every such timestamp contains this.
 const BEYOND: &[u8] = b"9999-12-3";
 
-/// The same answer with times that can be parsed.
 pub(crate) fn tolerant<B>(response: Response<B>) -> Response<TolerantBody<B>> {
     let came = response.headers().get(header::CONTENT_TYPE);
     let is_json = came.is_some_and(|came| came.as_bytes().starts_with(b"application/json"));
     response.map(|inner| TolerantBody { inner, held: is_json.then(BytesMut::new) })
 }
 
-/// A body in which each line, an event of a watch or a whole answer, is repaired if it has to be.
+/// A body whose lines (watch events, or a whole answer) are repaired if necessary.
 pub(crate) struct TolerantBody<B> {
     inner: B,
-    /// The beginning of a line; `None`: the answer is not in JSON, or has ended.
+    /// The start of a line; `None` if the answer is not JSON or has ended.
     held: Option<BytesMut>,
 }
 
@@ -70,7 +67,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TolerantBody<B> {
     }
 }
 
-/// A line in which every time can be parsed. What is not JSON is passed on.
+/// A line with timestamps that can be parsed. Lines that are not JSON pass unchanged.
 fn repaired(line: Bytes) -> Bytes {
     if memmem::find(&line, BEYOND).is_none() {
         return line;

@@ -1,9 +1,8 @@
-//! What the cluster says, as it is watched.
+//! Watches of the scheduler, one per kind.
 //!
-//! Owns one watch per kind: lists streamed where the server can, lists in pages where it cannot; kinds
-//! that the server does not have are asked for again now and then; an object that cannot be read is
-//! skipped with a warning. What was there and is not listed again is gone. Everything becomes a [`Seen`]
-//! on one channel. Must not know what anything is for.
+//! Lists are streamed where the API server can, else paged. Kinds that it does not serve are tried again from time to
+//! time. An object that cannot be read is skipped with a warning. An object that is missing from a new list is gone.
+//! Everything becomes a [`Seen`] on one channel.
 
 mod guard;
 mod kinds;
@@ -38,17 +37,16 @@ pub use self::kinds::follow_all;
 use self::listing::Listing;
 pub use self::pod::UnreadPod;
 
-/// A kind that the server does not have is asked for again after so long.
+/// Delay before trying a kind again that the API server does not serve.
 const ABSENT: Duration = Duration::from_secs(10);
 
-/// After a failure the watch starts again after so long, twice as long each time.
+/// Initial delay before restarting a failed watch; doubles each time.
 const RETRY: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Pods with one of these as `schedulerName` are ours.
+/// Values of `schedulerName` of the pods that Berth schedules.
 pub type SchedulerNames = Arc<[Arc<str>]>;
 
-/// Something seen.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -57,28 +55,22 @@ pub type SchedulerNames = Arc<[Arc<str>]>;
 pub enum Seen {
     /// Update that the core takes as it is.
     Update(Update),
-    /// A pod. What is to be read of it depends on what is known.
+    /// Not decoded yet: that may be unnecessary.
     Pod(UnreadPod),
-    /// A node. What it looks like inside depends on what is exported, too.
     Node(Box<core::Node>),
-    /// No node of this name.
     NodeGone(Arc<str>),
-    /// What is exported about a node.
     Exported(Box<NodeResourceTopology>),
-    /// Nothing is exported about the node of this name any more.
     ExportedGone(Arc<str>),
-    /// A pool, which may say what its nodes look like inside.
     Pool(Box<Pool>),
-    /// No pool of this name.
     PoolGone(Arc<str>),
-    /// Everything there is of a kind has been told once, or there is no such kind.
+    /// The kind has been listed completely, or is not served.
     Listed(&'static str),
 }
 
-/// Where what is seen goes. Full means that watches wait, and the server's buffers fill instead of ours.
+/// Bounded: watches wait while it is full, so that the server buffers and not this process.
 pub type Sink = mpsc::Sender<Seen>;
 
-/// How objects of a kind are told.
+/// How objects of a kind are reported.
 struct Telling<K> {
     /// Its kind.
     kind: &'static str,
@@ -100,7 +92,7 @@ trait Watched: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + S
     fn object(self) -> Result<Self::Object, String>;
 }
 
-/// Watches objects of one kind until the channel is closed.
+/// Watches one kind until the channel is closed.
 async fn follow<W: Watched>(
     api: Api<W>,
     telling: Telling<W::Object>,
@@ -158,7 +150,7 @@ async fn follow<W: Watched>(
     }
 }
 
-/// The status code with which the API answered, if it did.
+/// The HTTP status of an error, if there was an answer.
 fn api_code(error: &watcher::Error) -> Option<u16> {
     let of_client = |error: &kube::Error| match error {
         kube::Error::Api(status) => Some(status.code),
@@ -234,5 +226,5 @@ fn other(event: Event) -> Seen {
     Seen::Update(Update::Other(event))
 }
 
-/// Watches that end when it is dropped.
+/// Dropping it ends the watches.
 pub type Watches = JoinSet<()>;

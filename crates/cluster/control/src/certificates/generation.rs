@@ -1,7 +1,4 @@
-//! Generations of certificates: when one is made, served and dropped.
-//!
-//! Owns the rules and how a generation is made. Must not know where generations are kept, nor any clock:
-//! the time is an argument.
+//! Generations of certificates: when to create, serve and drop one. Time is an argument.
 
 use jiff::{Timestamp, ToSpan as _};
 use rcgen::{
@@ -11,38 +8,31 @@ use rcgen::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A generation lasts this long.
+/// Validity of a generation.
 const LIFE_HOURS: i64 = 90 * 24;
-/// The next is made when this much is left.
+/// Remaining validity at which the next generation is created.
 const LEFT_HOURS_MIN: i64 = 30 * 24;
-/// It begins this much earlier, for clocks that are behind.
+/// How far validity starts in the past, for clocks that are behind.
 const SKEW_HOURS: i64 = 24;
-/// A new generation is served after this long, when its authority is known everywhere.
+/// How long to wait before serving a new generation, so that its authority is known everywhere.
 const SETTLE_MINUTES: i64 = 10;
-/// An old one is dropped when the next has been served for this long.
+/// How long an old generation is kept after the next one is served.
 const KEPT_HOURS: i64 = 24;
-/// Nobody needs more at a time.
+/// The maximum number of generations.
 const GENERATIONS_MAX: usize = 4;
 
 /// An authority and a certificate signed by it, as PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Generation {
-    /// The authority's certificate.
     pub ca: String,
-    /// The serving certificate.
     pub certificate: String,
-    /// Its key.
     pub key: String,
-    /// The names it is for.
     pub names: Vec<String>,
-    /// When it was made.
     pub made: Timestamp,
-    /// When it ends.
     pub expires: Timestamp,
 }
 
-/// A certificate that could not be made.
 #[derive(Debug, Error)]
 #[error("a certificate for {names} cannot be made: {problem}")]
 pub struct MakeError {
@@ -51,7 +41,6 @@ pub struct MakeError {
 }
 
 impl Generation {
-    /// A new one.
     pub fn make(names: &[String], now: Timestamp) -> Result<Self, MakeError> {
         let failed = |problem: String| MakeError { names: names.join(", "), problem };
         let begins = now.saturating_sub(SKEW_HOURS.hours());
@@ -104,15 +93,15 @@ fn sign(
     Ok((ca.pem(), certificate.pem(), key.serialize_pem()))
 }
 
-/// The generations that replicas share, the oldest first.
+/// The generations that replicas share, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
-    /// At least one, once somebody has made it.
+    /// Not empty once the first has been created.
     pub generations: Vec<Generation>,
 }
 
 impl Stored {
-    /// What is to be stored instead; `None`: it is well as it is.
+    /// The generations to store instead; `None` if nothing is to change.
     pub fn next(&self, names: &[String], now: Timestamp) -> Result<Option<Self>, MakeError> {
         let mut next = self.clone();
         next.generations.retain(|one| one.expires > now);
@@ -131,7 +120,7 @@ impl Stored {
         Ok((next != *self).then_some(next))
     }
 
-    /// The one to serve: the newest whose authority everybody knows by now, or else the oldest.
+    /// The generation to serve: the newest whose authority is known everywhere, else the oldest.
     pub fn served(&self, now: Timestamp) -> Option<&Generation> {
         let mut valid = self.generations.iter().filter(|one| one.expires > now);
         let settled = valid.clone().rfind(|one| one.has_settled(now));

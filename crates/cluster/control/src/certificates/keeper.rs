@@ -1,7 +1,5 @@
-//! Keeps the certificate that is served fresh.
-//!
-//! Owns the Secret, the files, the configurations, and when each is looked at. Must not know when a
-//! generation is made or served; `generation` does.
+//! Keeps the served certificate up to date: reads the Secret or files, rotates Berth's own certificates, and writes
+//! the authorities into webhook configurations.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,38 +23,29 @@ use thiserror::Error;
 
 use super::generation::{MakeError, Stored};
 
-/// The Secret and the configurations are looked at this often; files more often, since nobody has to be
-/// asked.
+/// How often the Secret and the configurations are read. Files are read more often, because that is cheap.
 const PERIOD: Duration = Duration::from_secs(60);
 const FILES_PERIOD: Duration = Duration::from_secs(10);
-/// Whatever failed is tried again after so long.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(5);
-/// A request may take so long.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(10);
-/// Somebody else can be faster this often in a row before we look again later.
+/// Conflicts in a row before trying again later.
 const CONFLICTS_MAX: usize = 5;
 
-/// The entry of the Secret that replicas read.
+/// Key in the Secret.
 const GENERATIONS: &str = "generations.json";
 
-/// The time of day. Certificates cannot do without; it comes in from outside so that tests can set it.
+/// The wall clock, which tests replace.
 pub type Wall = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// A certificate that cannot be served.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// Not what it should be.
     #[error("{what} cannot be used: {problem}")]
-    Unusable {
-        /// Which certificate or key.
-        what: String,
-        /// Why.
-        problem: String,
-    },
-    /// None could be made.
+    Unusable { what: String, problem: String },
     #[error(transparent)]
     Make(#[from] MakeError),
-    /// The Secret is installed with Berth, which has no right to create it.
+    /// The Secret is part of the installation: Berth has no right to create it.
     #[error(
         "secret {namespace}/{name} does not exist: apply the output of `berth manifests`, or the chart, again"
     )]
@@ -66,17 +55,11 @@ pub enum TlsError {
         /// Its name.
         name: String,
     },
-    /// The API server did not answer as hoped.
     #[error("{what}: {problem}")]
-    Request {
-        /// What was asked for.
-        what: String,
-        /// What came back.
-        problem: String,
-    },
+    Request { what: String, problem: String },
 }
 
-/// How a TLS server is set up with this certificate and key, both PEM.
+/// TLS server configuration for a certificate and key in PEM.
 pub fn server_config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, TlsError> {
     let unusable =
         |what: &str, problem: String| TlsError::Unusable { what: what.to_owned(), problem };
@@ -97,25 +80,23 @@ pub fn server_config(certificate: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>
 
 /// Where the certificate comes from.
 pub enum Source {
-    /// We make it.
+    /// Berth's own.
     Managed(Managed),
-    /// Somebody else does, such as cert-manager.
+    /// Somebody else's, such as cert-manager's.
     Files(Files),
 }
 
-/// A certificate that we make, and share in a Secret.
+/// Berth's own certificate, which replicas share in a Secret.
 pub struct Managed {
-    /// The cluster.
     pub client: kube::Client,
     /// The namespace of the Secret.
     pub namespace: String,
     /// Its name.
     pub secret: String,
-    /// Names that the certificate is for.
+    /// DNS names of the certificate.
     pub names: Vec<String>,
-    /// The webhook configurations, validating and mutating alike, that get the bundle.
+    /// Names of validating and mutating webhook configurations that get the CA bundle.
     pub configurations: Vec<String>,
-    /// The time of day.
     pub wall: Wall,
 }
 
@@ -125,7 +106,6 @@ pub struct Files {
     pub directory: PathBuf,
 }
 
-/// Keeps a server's certificate fresh.
 pub struct Keeper {
     source: Source,
     served: Option<(Vec<u8>, Vec<u8>)>,
@@ -133,7 +113,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Gets the first certificate. Whatever fails is tried again.
+    /// Waits for the first certificate. Failures are retried.
     pub async fn start(source: Source) -> Self {
         loop {
             let found = source.current().await;
@@ -148,12 +128,11 @@ impl Keeper {
         }
     }
 
-    /// For the server. Changes take effect with the next connection.
+    /// Changes take effect with the next connection.
     pub fn tls(&self) -> RustlsConfig {
         self.tls.clone()
     }
 
-    /// Keeps it fresh, for ever.
     pub async fn run(mut self) {
         loop {
             let rest = match self.look().await {
@@ -167,13 +146,12 @@ impl Keeper {
         }
     }
 
-    /// What is served, as PEM.
     #[cfg(test)]
     pub(super) fn served(&self) -> Option<&(Vec<u8>, Vec<u8>)> {
         self.served.as_ref()
     }
 
-    /// Looks once whether another certificate is to be served.
+    /// Checks once whether to serve another certificate.
     pub(super) async fn look(&mut self) -> Result<(), TlsError> {
         let pair = self.source.current().await?;
         if self.served.as_ref() != Some(&pair) {
@@ -231,7 +209,7 @@ impl Managed {
         Ok((served.certificate.clone().into_bytes(), served.key.clone().into_bytes()))
     }
 
-    /// What all replicas have, brought up to date by whoever is first.
+    /// The shared generations. The first replica to notice rotates them.
     async fn share(&self) -> Result<Stored, TlsError> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
         let what = format!("secret {}/{}", self.namespace, self.secret);
@@ -258,7 +236,7 @@ impl Managed {
         Err(TlsError::Request { what, problem: "it keeps changing".to_owned() })
     }
 
-    /// Puts the bundle into a configuration, where it is another.
+    /// Writes the CA bundle into a configuration, unless it has it.
     async fn publish<K>(&self, name: &str, bundle: &str) -> Result<(), TlsError>
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
@@ -292,8 +270,8 @@ fn with(mut secret: Secret, stored: &Stored) -> Result<Secret, TlsError> {
     Ok(secret)
 }
 
-/// The change by which every webhook of a configuration gets the bundle, unless all have it. It is for
-/// this version of the configuration only.
+/// The patch that gives every webhook of a configuration the CA bundle; `None` if all have it. It applies to this
+/// version of the configuration only.
 fn bundle_patch(configuration: &Value, bundle: &str) -> Option<Value> {
     use base64::Engine as _;
     let encoded = json!(base64::engine::general_purpose::STANDARD.encode(bundle));
@@ -307,7 +285,7 @@ fn bundle_patch(configuration: &Value, bundle: &str) -> Option<Value> {
     is_stale.then(|| json!({ "metadata": { "resourceVersion": version }, "webhooks": webhooks }))
 }
 
-/// What the Secret holds. One that cannot be read is made anew.
+/// The generations in the Secret. Unreadable ones are created again.
 fn read(secret: &Secret) -> Stored {
     let entry = secret.data.as_ref().and_then(|data| data.get(GENERATIONS));
     let stored = entry.map(|ByteString(json)| serde_json::from_slice(json));

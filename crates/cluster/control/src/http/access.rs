@@ -1,6 +1,5 @@
-//! Who may see what: tokens and permissions, as the API server knows them.
-//!
-//! Owns the two reviews and how long their answers are remembered. Must not know what is protected.
+//! Authentication and authorization of requests, by TokenReview and SubjectAccessReview. Answers are cached for a
+//! short time.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,18 +16,18 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-/// So long an answer of the API server holds, good or bad.
+/// How long an answer is cached, whether positive or negative.
 const REMEMBERED: Duration = Duration::from_secs(10);
-/// So many answers are remembered.
+/// Cached answers.
 const REMEMBERED_MAX: usize = 1_024;
-/// No token is longer.
+/// Longer tokens are rejected.
 const TOKEN_BYTES_MAX: usize = 16 * 1_024;
-/// So many reviews run at a time; whoever comes then waits.
+/// Concurrent reviews; further requests wait.
 const REVIEWS_MAX: usize = 8;
-/// So long somebody waits for both reviews.
+/// Timeout of both reviews together.
 const REVIEW_MAX: Duration = Duration::from_secs(8);
 
-/// What somebody wants to see.
+/// What a request accesses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Attributes(What);
 
@@ -39,7 +38,6 @@ enum What {
 }
 
 impl Attributes {
-    /// A path.
     pub fn path(path: &str) -> Self {
         Self(What::Path(path.to_owned()))
     }
@@ -91,25 +89,25 @@ impl fmt::Display for Attributes {
     }
 }
 
-/// Why somebody may not see something.
+/// Why access is denied.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Denial {
-    /// Nobody knows who it is.
+    /// The user is unknown.
     #[error("{0}; send a Kubernetes token as `Authorization: Bearer TOKEN`")]
     Unauthorized(String),
-    /// It is known who it is, and that it may not.
+    /// The user lacks the permission.
     #[error("{0}")]
     Forbidden(String),
-    /// The API server did not say.
+    /// The API server did not answer.
     #[error("{0}; try again")]
     Unavailable(String),
 }
 
-/// Asks the API server who may see what, and remembers for a while what it said.
+/// Asks the API server, and caches its answers.
 #[derive(Clone)]
 pub struct Access(Arc<Reviews>);
 
-/// When somebody with this token asked for that, and what the answer was.
+/// Answers by token and attributes, with their time.
 type Remembered = HashMap<(String, Attributes), (Instant, Result<(), Denial>)>;
 
 struct Reviews {
@@ -119,13 +117,12 @@ struct Reviews {
 }
 
 impl Access {
-    /// Asks through this client.
     pub fn new(client: kube::Client) -> Self {
         let remembered = Mutex::default();
         Self(Arc::new(Reviews { client, remembered, turns: Semaphore::new(REVIEWS_MAX) }))
     }
 
-    /// Whether a request with these headers may see it.
+    /// Whether a request with these headers has access.
     pub async fn check(&self, headers: &HeaderMap, what: Attributes) -> Result<(), Denial> {
         let key = (token_of(headers)?.to_owned(), what);
         if let Some(known) = self.recall(&key) {

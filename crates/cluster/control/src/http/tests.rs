@@ -172,7 +172,11 @@ async fn a_follower_is_ready_when_nothing_is_awaited_and_dead_when_it_is_silent(
     tokio::time::advance(Duration::from_millis(1_500)).await;
     for path in ["/readyz", "/livez", "/healthz"] {
         let (code, body) = world.get(path, None).await;
-        assert_eq!((code, body.contains("silent for 1500 ms")), (503, true), "{path}: {body}");
+        assert_eq!(
+            (code, body.contains("not responded for 1500 ms")),
+            (503, true),
+            "{path}: {body}"
+        );
     }
     world.site.health.beat();
     assert_eq!(world.get("/livez", None).await.0, 200);

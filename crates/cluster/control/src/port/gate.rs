@@ -1,4 +1,4 @@
-//! What every connection passes before TLS: it is taken up or dropped, and can be closed from outside.
+//! Accepts or drops connections before TLS. Accepted ones can be closed from outside.
 
 use std::future::{Future as _, Ready, ready};
 use std::io;
@@ -16,7 +16,7 @@ use tower::Layer as _;
 
 use super::load::{Connection, Load};
 
-/// Takes up connections while there is room.
+/// Accepts connections while there is room.
 #[derive(Clone)]
 pub(super) struct Gate(pub(super) Arc<Load>);
 

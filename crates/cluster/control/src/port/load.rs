@@ -42,13 +42,13 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Of the port with TLS: eight of the largest reviews.
+    /// For the TLS port: eight of the largest reviews.
     pub const TLS: Self = Self {
         connections: 256,
         bytes: 64 << 20,
         body_bytes: crate::webhook::BODY_BYTES_MAX as u64,
     };
-    /// Of the port for health and metrics, whose requests have no bodies.
+    /// For the port of health and metrics, whose requests have no bodies.
     pub const PLAIN: Self = Self { connections: 128, bytes: 8 << 20, body_bytes: 4 << 10 };
 }
 
@@ -71,7 +71,6 @@ struct State {
     waiting: usize,
 }
 
-/// See the module's description.
 pub(super) struct Load {
     name: &'static str,
     limits: Limits,
@@ -80,13 +79,13 @@ pub(super) struct Load {
     released: Notify,
 }
 
-/// What is counted when room is short.
+/// How much a connection counts when room is short.
 type Weight = fn(&Open) -> u64;
 
-/// Who needs room, and how much.
+/// A connection or request that needs room.
 struct RoomRequest {
     address: IpAddr,
-    /// Not to be closed itself.
+    /// Its own connection, which must not be closed.
     id: Option<u64>,
     needs: u64,
     /// Whether the share of its own address is used up.
@@ -129,7 +128,6 @@ impl State {
         self.open.values().map(|open| open.bytes).sum()
     }
 
-    /// Closes a connection, so that another gets its room at once.
     fn close(&mut self, id: u64) {
         if let Some(open) = self.open.remove(&id) {
             self.closing_bytes += open.bytes;
@@ -152,7 +150,7 @@ impl Load {
         self.metrics.holds(self.name, state.open.len(), state.bytes() + state.closing_bytes);
     }
 
-    /// Takes up a connection; the receiver hears when it is to be closed. `None`: there is no room.
+    /// Accepts a connection; the receiver is notified when it must be closed. `None` if there is no room.
     pub(super) fn accept(
         self: &Arc<Self>,
         address: IpAddr,
@@ -229,7 +227,7 @@ impl Connection {
         self.load.limits
     }
 
-    /// Room for a request with a body of so many bytes. `None`: there is none.
+    /// Reserves room for a request with a body of this size; `None` if there is none.
     pub(super) async fn reserve(self: &Arc<Self>, body_bytes: u64) -> Option<Reservation> {
         let bytes = REQUEST_BYTES + body_bytes;
         let reserved = self.wait_for(bytes).await;
@@ -260,14 +258,12 @@ impl Connection {
         }
     }
 
-    /// A request was answered successfully.
     pub(super) fn answered(&self) {
         if let Some(open) = self.load.state().open.get_mut(&self.id) {
             (open.since, open.answered) = (Instant::now(), true);
         }
     }
 
-    /// Counts something that was not served.
     pub(super) fn shed(&self, reason: &'static str) {
         self.load.metrics.shed(self.load.name, reason);
     }
@@ -281,7 +277,6 @@ impl Drop for Connection {
     }
 }
 
-/// A request that waits for room.
 struct Waiting<'a>(&'a Load);
 
 impl<'a> Waiting<'a> {

@@ -1,8 +1,7 @@
-//! Objects that may not be what they should be.
+//! Decodes the objects of a list or watch one by one. An object that cannot be decoded keeps its name, so that it can
+//! be reported and the others are not lost.
 //!
-//! Owns reading one object of a list or of a watch without losing the others: what cannot be read keeps
-//! its name, so that it can be told of. kube has a guard of its own, which copies every object twice;
-//! this one looks at the text a second time only if the first look fails. Must not know any kind.
+//! kube's own guard copies every object twice; this one reads the text a second time only if decoding fails.
 
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -15,25 +14,22 @@ use serde_json::value::RawValue;
 
 use super::{Watched, lean};
 
-/// An object, or what is wrong with it.
 #[derive(Clone, Debug)]
 pub(super) struct Guarded<K>(pub(super) Result<K, Unreadable>);
 
-/// An object that cannot be read.
 #[derive(Clone, Debug)]
 pub(super) struct Unreadable {
     pub(super) problem: String,
     pub(super) metadata: ObjectMeta,
 }
 
-/// What every object has.
 #[derive(Deserialize)]
 struct Named {
     #[serde(default)]
     metadata: ObjectMeta,
 }
 
-/// As much of it as names an object, if even its other metadata cannot be read.
+/// The fields that name an object, in case other metadata cannot be decoded.
 #[derive(Deserialize)]
 struct BarelyNamed {
     metadata: BareMeta,

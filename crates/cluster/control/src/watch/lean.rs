@@ -1,7 +1,5 @@
-//! Objects without what nobody here reads.
-//!
-//! Owns leaving out `metadata.managedFields`: who has written which field is a tree as large as the object
-//! itself, and it comes with every change. It is skipped as text. Must not know any kind.
+//! Decodes objects without `metadata.managedFields`, which can be as large as the rest of the object and changes with
+//! every write. It is skipped in the text.
 
 use std::fmt;
 
@@ -11,7 +9,6 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-/// Reads an object as if it had no `metadata.managedFields`.
 pub(super) fn from_str<K: DeserializeOwned>(text: &str) -> serde_json::Result<K> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let object = K::deserialize(Lean { inner: &mut reader, level: Level::Object })?;
@@ -19,14 +16,14 @@ pub(super) fn from_str<K: DeserializeOwned>(text: &str) -> serde_json::Result<K>
     Ok(object)
 }
 
-/// Where something stands.
+/// Nesting level.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Object,
     Metadata,
 }
 
-/// Somebody who reads, shown less than there is: a deserializer, a visitor, a seed or the entries of a map.
+/// Wraps a deserializer, visitor, seed or map access, and hides fields from it.
 struct Lean<T> {
     inner: T,
     level: Level,
@@ -49,7 +46,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Lean<D> {
     }
 }
 
-/// Objects and their metadata are maps, or absent; whatever else it is, is an error.
+/// Objects and their metadata are maps or absent; anything else is an error.
 impl<'de, V: Visitor<'de>> Visitor<'de> for Lean<V> {
     type Value = V::Value;
 
@@ -82,11 +79,11 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Lean<S> {
     }
 }
 
-/// The entries of a map that are shown.
+/// Map access without hidden entries.
 struct Entries<A> {
     map: A,
     level: Level,
-    /// The next value is an object's metadata.
+    /// Whether the next value is the metadata of an object.
     in_metadata: bool,
 }
 
@@ -117,7 +114,7 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Entries<A> {
     }
 }
 
-/// A key, if it is shown.
+/// A key, unless it is hidden.
 enum Shown<K, S> {
     Key(K),
     Not(S),

@@ -1,7 +1,4 @@
-//! Which objects of a kind there are.
-//!
-//! Owns what follows when a list is told again after the watch was lost: what is not on it any more is
-//! gone. Must not know any kind.
+//! Known objects of a kind. After a watch is restarted with a new list, objects that are not on it are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,11 +6,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 type Key = (Option<String>, String);
 
-/// The names that are known, each with its UID.
+/// UIDs by name.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     known: BTreeMap<Key, Option<String>>,
-    /// Those told since the list began.
+    /// Seen since the list began.
     told: Option<BTreeSet<Key>>,
 }
 
@@ -26,12 +23,11 @@ fn named((namespace, name): Key, uid: Option<String>) -> ObjectMeta {
 }
 
 impl Listing {
-    /// A list begins.
     pub(super) fn begin(&mut self) {
         self.told = Some(BTreeSet::new());
     }
 
-    /// The list is complete: those that were not on it are gone.
+    /// The list is complete. Returns the objects that were not on it.
     pub(super) fn finish(&mut self) -> Vec<ObjectMeta> {
         let Some(told) = self.told.take() else { return Vec::new() };
         let gone: Vec<Key> =
@@ -43,7 +39,7 @@ impl Listing {
         gone.collect()
     }
 
-    /// An object is told. Gives the one it has taken the place of, if it is another.
+    /// Returns the object of the same name that it replaces, if there is one.
     pub(super) fn note(&mut self, meta: &ObjectMeta) -> Option<ObjectMeta> {
         let key = key(meta);
         if let Some(told) = &mut self.told {
@@ -59,7 +55,6 @@ impl Listing {
         }
     }
 
-    /// An object is gone.
     pub(super) fn forget(&mut self, meta: &ObjectMeta) {
         self.known.remove(&key(meta));
     }

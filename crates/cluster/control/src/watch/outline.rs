@@ -1,16 +1,15 @@
-//! What a pod's message says at a glance.
+//! A digest of a pod's protobuf message.
 //!
-//! A pod changes many times in its life, and hardly any of that concerns a scheduler: its binding comes back as
-//! an event, its containers start, probes succeed, addresses are given. To read a pod is the most expensive thing
-//! that is done with an event, so each is looked at first: two messages with the same [`Outline::rest`] differ at most
-//! in what an outline tells, and in what nobody reads. Owns which parts of a pod are which. What is not named here
-//! counts as read: a part that is new costs time, and is never missed. Must not know what becomes of a pod.
+//! A pod changes many times in its life: its binding comes back as an event, containers start, probes succeed. Hardly any
+//! of these changes concerns a scheduler, and decoding the pod is the most expensive part of an event. Two messages with
+//! the same [`Outline::rest`] differ at most in the fields of the outline and in fields that nobody reads. Fields that are
+//! not named here count as read, so a new field costs time but is never missed.
 
 use std::hash::{BuildHasher as _, DefaultHasher, Hasher as _, RandomState};
 use std::num::NonZeroU64;
 use std::sync::{Arc, LazyLock};
 
-use berth_api::keys::PLACEMENT;
+use berth_api::keys::{FENCED_CONDITION, PLACEMENT};
 use berth_api::placement;
 use berth_inspect::Record;
 use berth_model::label::Labels;
@@ -21,14 +20,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::core::SeenPod;
 
-/// The API server copies these from a node to the pods that are bound to it.
+/// Labels that the API server copies from a node to its pods.
 const COPIED_LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 
-/// What is told of a pod's containers and network.
+/// Conditions that scheduling does not read.
 const UNREAD_CONDITIONS: [&str; 5] =
-    ["ContainersReady", "Initialized", "PodReadyToStartContainers", "Ready", "berth.dev/Fenced"];
+    ["ContainersReady", "Initialized", "PodReadyToStartContainers", "Ready", FENCED_CONDITION];
 
-/// The numbers of fields, by the message that they are in.
+/// Field numbers by message.
 const POD_METADATA: u32 = 1;
 const POD_SPEC: u32 = 2;
 const POD_STATUS: u32 = 3;
@@ -76,18 +75,16 @@ pub(super) fn names(message: &[u8]) -> Result<ObjectMeta, Malformed> {
     Ok(names)
 }
 
-/// A pod at a glance.
 #[derive(Debug, Default)]
 pub(super) struct Outline<'a> {
     namespace: &'a str,
     name: &'a str,
     pub(super) uid: &'a str,
-    /// As it is written.
     version: &'a str,
     node: &'a str,
     placement: Option<&'a str>,
     copied_labels: Vec<(&'a str, &'a str)>,
-    /// Stands for all the rest that is read; none if that cannot be told.
+    /// Hash of all other fields that are read; `None` if it could not be computed.
     pub(super) rest: Option<NonZeroU64>,
 }
 
@@ -164,7 +161,7 @@ impl<'a> Outline<'a> {
         self.version.parse().unwrap_or(0)
     }
 
-    /// The pod that this tells of, if it differs from a known one in nothing else.
+    /// The known pod with the fields of this outline, if nothing else differs.
     pub(super) fn onto(&self, known: &SeenPod) -> Option<SeenPod> {
         if self.rest.is_none() || self.rest != known.outline {
             return None;
@@ -184,7 +181,7 @@ impl<'a> Outline<'a> {
         Some(SeenPod { object, version: self.version(), record, ..known.clone() })
     }
 
-    /// What a pod asks for, with the labels that it has now.
+    /// The spec with the current labels.
     fn spec_of(&self, known: &Arc<PodSpec>) -> Arc<PodSpec> {
         let copied = |key: &str| {
             let of_this_key = self.copied_labels.iter().rev().find(|(one, _)| *one == key);
@@ -208,7 +205,7 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// Says in which field of the pod something is damaged.
+/// Adds the field to an error.
 fn within(field: &'static str) -> impl Fn(Malformed) -> Malformed {
     move |error| error.within(field)
 }
@@ -235,7 +232,7 @@ fn status(wire: Wire<'_>, rest: &mut Rest) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether nobody reads a condition. That a pod is scheduled is seen by its node.
+/// Whether nobody reads a condition. A bound pod is recognized by its node.
 fn is_unread(condition: Wire<'_>) -> Result<bool, Malformed> {
     let (what, value) = pair(condition)?;
     Ok(UNREAD_CONDITIONS.contains(&what) || (what, value) == ("PodScheduled", "True"))
@@ -255,14 +252,13 @@ fn pair(wire: Wire<'_>) -> Result<(&str, &str), Malformed> {
     Ok((first, second))
 }
 
-/// No two processes mix alike, so that nobody can make up pods that are taken for others.
+/// Random per process, so that collisions cannot be constructed.
 static MIXING: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// What stands for everything that is read. Each thing that goes in says first what it is, so that no two rows of
-/// things are the same row of bytes.
+/// The hash of all fields that are read. Each entry begins with its field, so that different sequences of fields never
+/// have the same bytes.
 struct Rest {
     mixed: DefaultHasher,
-    /// Whether all of it could be taken in.
     is_plain: bool,
 }
 
@@ -277,7 +273,6 @@ impl Rest {
         Self { mixed: MIXING.build_hasher(), is_plain: true }
     }
 
-    /// What follows is in a field, up to its end.
     fn begin(&mut self, number: u32) {
         self.what(Self::BEGIN, number);
     }

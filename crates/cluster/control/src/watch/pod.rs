@@ -1,7 +1,4 @@
-//! Pods as they come.
-//!
-//! Owns that a pod in protobuf is not read before it is known what is new about it: see [`Outline`]. Must not know what
-//! is known of whom.
+//! Pods of a list or watch that are decoded only if something changed that scheduling reads; see [`Outline`].
 
 use std::borrow::Cow;
 

@@ -1,8 +1,5 @@
-//! What the webhook knows of the cluster.
-//!
-//! Owns the objects it is told of, as small as rules need them, and what follows from them: made anew in
-//! the background when something changed, and shared by all requests. Must not know where objects come
-//! from.
+//! The cluster as the webhook knows it. Objects are kept as small as rules need them; what follows from them is
+//! computed in the background after changes, and shared by all requests.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -12,22 +9,21 @@ use berth_contract::{Context, Object, ObjectError};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// What is known is made anew at most this often.
+/// Minimum interval between two computations.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// What requests are answered with.
 pub struct Known {
     /// For the rules.
     pub(super) context: Context,
     pub(super) namespace_labels: BTreeMap<String, BTreeMap<String, String>>,
-    /// The class of pods that name none.
+    /// The default PriorityClass.
     pub(super) default_priority_class: Option<String>,
 }
 
 /// Kind, namespace and name.
 type Key = (String, String, String);
 
-/// Takes objects in, and gives out what follows from them. Cloning gives another handle on the same.
+/// Clones share their state.
 #[derive(Clone, Default)]
 pub struct ContextFeed(Arc<Feed>);
 
@@ -45,12 +41,10 @@ impl Default for Feed {
 }
 
 impl ContextFeed {
-    /// What is known now.
     pub fn current(&self) -> Arc<Known> {
         self.0.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An object is as given.
     pub fn put(&self, object: Value) -> Result<(), ObjectError> {
         let object = Object::new(essence(object))?;
         let reference = &object.reference;
@@ -66,7 +60,6 @@ impl ContextFeed {
         Ok(())
     }
 
-    /// There is no such object any more.
     pub fn remove(&self, kind: &str, namespace: &str, name: &str) {
         let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
         let mut objects = self.0.objects.lock().unwrap_or_else(PoisonError::into_inner);
@@ -76,7 +69,7 @@ impl ContextFeed {
         }
     }
 
-    /// Of a kind there are these objects and no others.
+    /// Replaces all objects of a kind.
     pub fn replace(&self, kind: &str, all: Vec<Value>) {
         let name = |object: &Value, field: &str| {
             let text = object.pointer(field).and_then(Value::as_str);
@@ -105,7 +98,6 @@ impl ContextFeed {
         }
     }
 
-    /// Makes what is known anew, now.
     pub fn refresh(&self) {
         let objects = self.0.objects.lock().unwrap_or_else(PoisonError::into_inner);
         let objects: Vec<Object> = objects.values().cloned().collect();
@@ -113,7 +105,7 @@ impl ContextFeed {
         *self.0.known.write().unwrap_or_else(PoisonError::into_inner) = made;
     }
 
-    /// Makes what is known anew whenever something changed, for ever.
+    /// Computes after every change, forever.
     pub async fn keep_fresh(&self) {
         loop {
             self.0.changed.notified().await;
@@ -147,7 +139,7 @@ fn known<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> Known {
     Known { context, namespace_labels, default_priority_class }
 }
 
-/// What rules look at. The rest is large, changes all the time, or both.
+/// The fields that rules read. The others are large or change constantly.
 fn essence(mut object: Value) -> Value {
     let is_node = object["kind"] == "Node";
     let allocatable = object.pointer_mut("/status/allocatable").map(Value::take);

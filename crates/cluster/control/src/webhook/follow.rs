@@ -1,7 +1,5 @@
-//! Fills what the webhook knows from the cluster.
-//!
-//! Owns one watch for each kind that rules look at. Every replica answers reviews, so each watches,
-//! whether it leads or not. Must not know any rule.
+//! Watches of the webhook: one for each kind that rules read. Every replica answers reviews, so each watches whether
+//! it leads or not.
 
 use std::time::Duration;
 
@@ -15,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::feed::ContextFeed;
 
-/// Group, version, kind and plural of what is watched.
+/// Group, version, kind and plural.
 const KINDS: [(&str, &str, &str, &str); 9] = [
     ("", "v1", "Namespace", "namespaces"),
     ("", "v1", "Node", "nodes"),
@@ -28,10 +26,10 @@ const KINDS: [(&str, &str, &str, &str); 9] = [
     ("karpenter.sh", "v1", "NodePool", "nodepools"),
 ];
 
-/// A watch that failed, or a kind that the cluster does not have, is tried again after so long.
+/// Delay after a failed watch, or for a kind that the API server does not serve.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Watches, for ever. `listed` is called once, when everything there is has been seen.
+/// Watches forever. `listed` is called once, when all kinds have been listed.
 pub async fn follow(client: Client, feed: ContextFeed, listed: impl FnOnce() + Send) {
     let (unlisted, mut all_listed) = mpsc::channel::<()>(1);
     let watches = KINDS.map(|(group, version, kind, plural)| {

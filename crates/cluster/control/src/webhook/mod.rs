@@ -1,8 +1,6 @@
-//! The admission webhook: the contract, where manifests enter the cluster.
+//! The admission webhook: checks the contract when objects are created or changed.
 //!
-//! Owns what becomes of an admission request: who is exempt, what is denied, what is warned of, what is
-//! changed. Must not know how rules are checked (`berth-contract` does), nor call anybody while a request
-//! waits: all that is known of the cluster is in a [`ContextFeed`].
+//! No request waits for another server: everything that is known of the cluster is in a [`ContextFeed`].
 
 mod feed;
 mod follow;

@@ -1,7 +1,4 @@
-//! What is added to pods that ask for GPUs.
-//!
-//! Owns which change follows from which setting. Nothing that a pod says itself is changed. Must not know
-//! how changes are written.
+//! Changes to pods that request GPUs, according to the settings. Nothing that a pod sets itself is changed.
 
 use berth_api::FieldPath;
 use berth_api::keys::{CLASS, GPU_COMPUTE, GPU_MEMORY};
@@ -13,12 +10,12 @@ use serde_json::{Value, json};
 use super::feed::Known;
 use super::settings::Settings;
 
-/// The rule whose fix is the toleration.
+/// The rule whose fix adds the toleration.
 const NO_TOLERATION: &str = "BERTH-201";
-/// What the API server writes where a pod names no scheduler.
+/// The API server's default for schedulerName.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
-/// The changes that an object gets.
+/// JSON patch of an object.
 pub(super) fn changes(
     object: &Object,
     namespace: &str,
@@ -103,8 +100,8 @@ impl Change<'_> {
         }
     }
 
-    /// What follows from a class is filled in by the API server before webhooks are asked, and again
-    /// after; it goes, or the two would not agree.
+    /// The API server resolves the PriorityClass before webhooks run, and again afterwards. The resolved fields are
+    /// removed, because they would contradict the new class.
     fn priority(&mut self, settings: &Settings, known: &Known) {
         let class = label(&self.template.metadata, CLASS).unwrap_or_default();
         let Some(wanted) = settings.mutations.priority_classes.get(class) else { return };

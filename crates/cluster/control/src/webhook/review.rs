@@ -1,13 +1,10 @@
-//! Admission reviews (`admission.k8s.io/v1`), as the API server sends them and wants them answered.
-//!
-//! Owns that format. Must not know what is decided.
+//! AdmissionReviews (`admission.k8s.io/v1`): requests and responses.
 
 use berth_contract::{Object, ObjectError};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// A review as it is sent.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Review {
@@ -16,7 +13,6 @@ pub(super) struct Review {
     request: Option<Request>,
 }
 
-/// What is asked.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request {
@@ -31,7 +27,7 @@ pub(super) struct Request {
     pub(super) operation: String,
     #[serde(default)]
     pub(super) object: Value,
-    /// As text: it is as large as the object, and only looked at if the object breaks a rule.
+    /// Unparsed: it is as large as the object, and needed only if the object violates a rule.
     #[serde(default)]
     old_object: Option<Box<RawValue>>,
 }
@@ -45,7 +41,6 @@ fn kind_of<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error
 }
 
 impl Review {
-    /// The request of a review; otherwise what is wrong with it.
     pub(super) fn read(body: &[u8]) -> Result<Request, String> {
         let review: Self = serde_json::from_slice(body)
             .map_err(|error| format!("the body is no AdmissionReview: {error}"))?;
@@ -65,20 +60,19 @@ impl Review {
 }
 
 impl Request {
-    /// Takes what is to be stored.
     pub(super) fn object(&mut self) -> Result<Object, ObjectError> {
         let object = self.object.take();
         self.read(object)
     }
 
-    /// What is stored now, if that is known and can be read.
+    /// The stored object, if it is known and readable.
     pub(super) fn old_object(&self) -> Option<Object> {
         let object = serde_json::from_str(self.old_object.as_deref()?.get()).ok()?;
         self.read(object).ok()
     }
 
-    /// The request knows the namespace even where the object does not say it. What is being created has
-    /// a uid already, though it is not there yet: rules take who has one for somebody who runs.
+    /// Sets the namespace of the request, and removes the UID of objects that are being created: rules treat an object
+    /// with a UID as existing.
     fn read(&self, mut object: Value) -> Result<Object, ObjectError> {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             if !self.namespace.is_empty() {
@@ -92,9 +86,7 @@ impl Request {
     }
 }
 
-/// What is answered.
 pub(super) struct Answer {
-    /// For the metrics.
     pub(super) verdict: &'static str,
     denied: Option<String>,
     warnings: Vec<String>,
@@ -110,7 +102,7 @@ impl Answer {
         Self { denied: Some(reason), ..Self::allowed("denied") }
     }
 
-    /// What cannot be read cannot be judged; the API server has its own say about it.
+    /// For objects that cannot be read: the API server validates them itself.
     pub(super) fn unreadable(problem: &str) -> Self {
         let mut problem = format!("berth cannot read this object: {problem}");
         if let Some((end, _)) = problem.char_indices().nth(super::WARNING_CHARS_MAX) {

@@ -1,6 +1,4 @@
-//! How strict the webhook is, for whom, and what it changes.
-//!
-//! Owns the settings as operators write them. Must not know any rule by more than its code.
+//! Settings of the webhook.
 
 use std::collections::{BTreeMap, BTreeSet};
 
