@@ -266,7 +266,7 @@ impl Scheduler {
     }
 }
 
-/// What a replica says that does not lead: it knows nothing, but somebody does.
+/// The answer of a replica that does not lead.
 fn follows(elector: &Elector) -> String {
     match elector.holder() {
         Some(holder) => format!("this replica does not lead; ask {holder}, which does"),
@@ -284,7 +284,7 @@ async fn fence_all(
 ) -> Vec<(PodRef, Unfenced)> {
     let pods = match &leadership.inherited {
         Inherited::Pods(pods) => pods.clone(),
-        // Nobody has ever led, or somebody has deleted the Lease of a leader that may still be at work.
+        // Nobody has led yet, or the Lease was deleted under a leader that may still be running.
         Inherited::NoLease => fence::pending(client, &options.scheduler_names).await,
         Inherited::Unreadable(problem) => {
             warn!(
@@ -328,15 +328,14 @@ async fn fence_all(
     unfenced
 }
 
-/// Waits until it is time to stop.
 async fn stopped(shutdown: &mut signal::Receiver<bool>) {
     if shutdown.wait_for(|stop| *stop).await.is_err() {
-        // Nobody can say so any more.
+        // The sender is gone: nobody can request shutdown any more.
         std::future::pending::<()>().await;
     }
 }
 
-/// The time of day, which does not jump while a term lasts.
+/// The wall clock at the start of the term plus monotonic time, so that it never jumps.
 struct Clock {
     started: Instant,
     started_ms: i64,

@@ -1,10 +1,9 @@
-//! Bindings, from the decision until it is known what became of them.
+//! Bindings, from the decision until their outcome is known: decided, announced, posted, answered, confirmed.
 //!
-//! Owns the order of things: decided, announced, posted, answered, confirmed. Until a pod is seen with a
-//! node, or the API has rejected the binding for good, nobody knows; then the pod is looked at. A binding
-//! insists on the version that the pod had *before* it was announced: whoever takes over later touches
-//! the pod, and a version that was seen after that would let the binding of somebody deposed land. So a pod
-//! that has changed is announced again. Must not know why a node was chosen.
+//! Until a pod is seen with a node, or the API server has rejected the binding for good, the outcome is unknown; then the
+//! pod is read again. A binding requires the version that the pod had *before* it was announced. A later leader fences
+//! announced pods by changing them; with a version seen after that, the binding of a deposed leader would succeed. So a
+//! pod that has changed is announced again.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,15 +18,15 @@ use super::pods::Pods;
 use super::rejections::Rejections;
 use crate::lease::PodRef;
 
-/// A pod whose decision did not hold any more is looked at again after this part of a rest.
+/// A pod whose decision was undone backs off for this part of the initial backoff.
 const PAUSES_PER_REST: i64 = 4;
 
-/// How soon to try again something that has been prepared for so long: every second at first, then less often.
+/// Delay before the next attempt, by how long preparation has taken: one second at first, then longer.
 fn next_try_in_ms(since_ms: i64) -> i64 {
     (since_ms / 4).clamp(1_000, 5_000)
 }
 
-/// The longest rest of a pod for whom nobody may be evicted, in rests.
+/// The longest backoff of a pod whose victims may not be evicted, in initial backoffs.
 const SHORT_RESTS: i64 = 10;
 
 /// A binding to be posted.
@@ -35,142 +34,141 @@ const SHORT_RESTS: i64 = 10;
 pub struct BindOrder {
     /// The pod.
     pub pod: PodRef,
-    /// The resource version at which it was seen before it was announced: if it has changed since, or
-    /// somebody else has taken over, the API refuses the binding.
+    /// The resource version before the announcement. If the pod has changed since, or a later leader has fenced it, the
+    /// API server rejects the binding.
     pub version: u64,
-    /// What was decided.
     pub binding: Binding,
-    /// The claims that the pod refers to.
     pub claims: Arc<[berth_model::dra::pod::PodClaim]>,
-    /// The claims of storage that have to be bound first.
+    /// PersistentVolumeClaims to bind first.
     pub volumes: Vec<DelayedVolume>,
-    /// How often what the pod needs was not ready yet.
+    /// Attempts at which devices or volumes were not ready.
     pub attempts: u32,
-    /// Whether it has been waited for long enough.
+    /// Whether the time for preparation is over.
     pub is_last_attempt: bool,
-    /// When the pod was created.
     pub created_at_ms: i64,
 }
 
-/// What the API answered to a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindOutcome {
-    /// Bound.
     Bound,
-    /// The pod is not as it was, or it has a node already: news of it will come.
+    /// The pod has changed or is bound already; a watch event will follow.
     Conflict,
-    /// There is no such pod.
     Gone,
-    /// It was not done, and might be if tried again.
+    /// Not done; may succeed if repeated.
     Busy,
-    /// It was not done, as devices or volumes of the pod are still being prepared. It is to be tried again.
+    /// Not done: devices or volumes are still being prepared.
     NotReady,
-    /// It was not done, as the pod's claims could not be written in time. A write may still land.
+    /// Not done: the pod's claims could not be written in time. A write may still be in flight.
     Unprepared,
-    /// It was not done, and will not be.
+    /// Rejected for good.
     Refused,
-    /// It was not done, because something it stood on is not so any more: what that is like now was told.
+    /// Not done: an object that the decision depended on has changed, which was reported as an update.
     Stale,
-    /// Nobody knows whether it was done.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Waits for its announcement.
     Decided,
-    /// Is being announced.
     Announcing,
-    /// Announced, waits for its turn to be posted.
+    /// Waits to be posted.
     Announced,
-    /// Announced, and not to be posted again at once.
-    Pausing { until_ms: i64 },
-    /// Posted, no answer yet.
+    /// Announced, to be posted later.
+    Pausing {
+        until_ms: i64,
+    },
     Posted,
-    /// Answered with success; news of it will come.
-    Answered { look_at_ms: i64 },
-    /// The pod was not as we thought, or the answer was lost: what it is like decides.
-    Unsettled { look_at_ms: i64, seen: u64 },
-    /// It is being looked at.
-    Looking { seen: u64 },
-    /// It is being fenced, so that nothing of earlier attempts can land while it is prepared.
+    /// Succeeded; a watch event will confirm it.
+    Answered {
+        reread_at_ms: i64,
+    },
+    /// Conflict, or no answer: the state of the pod decides.
+    Unsettled {
+        reread_at_ms: i64,
+        seen: u64,
+    },
+    /// The pod is being read.
+    Reading {
+        seen: u64,
+    },
+    /// Being fenced, so that earlier attempts cannot succeed during preparation.
     Fencing,
-    /// What it needs is being prepared. It is not announced, and counts for nothing but its place.
-    Preparing { until_ms: i64 },
+    /// Devices or volumes are being prepared. Not announced, but its resources stay taken.
+    Preparing {
+        until_ms: i64,
+    },
 }
 
 impl Stage {
-    /// When somebody has to look after it even if nothing happens.
+    /// When to act without any update.
     fn due_ms(self) -> Option<i64> {
         match self {
-            Self::Unsettled { look_at_ms, .. } | Self::Answered { look_at_ms } => Some(look_at_ms),
+            Self::Unsettled { reread_at_ms, .. } | Self::Answered { reread_at_ms } => {
+                Some(reread_at_ms)
+            }
             Self::Pausing { until_ms } | Self::Preparing { until_ms } => Some(until_ms),
             _ => None,
         }
     }
 }
 
-/// What follows from an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FollowUp {
-    /// The decision stands.
     Keep,
-    /// The decision is to be taken back.
-    TakeBack,
-    /// The decision is to be taken back, and the pod is not to be scheduled before it is fenced.
+    /// Undo the decision.
+    Undo,
+    /// Undo the decision, and do not schedule the pod until it is fenced.
     Isolate(PodRef),
 }
 
 #[derive(Debug)]
-struct Under {
+struct Order {
     order: BindOrder,
     stage: Stage,
-    /// Whether it stands on the list of those that are announced.
+    /// Whether it is announced in the Lease.
     listed: bool,
-    /// Tells it from other orders for the same pod.
+    /// Distinguishes orders for the same pod.
     number: u64,
-    /// Whether an earlier binding at this version may still land.
+    /// Whether an earlier binding with this version may be in flight.
     in_doubt: bool,
-    /// Since when something is being prepared for it.
+    /// Since when devices or volumes are being prepared.
     preparing_since_ms: Option<i64>,
 }
 
-/// Everything that is under way.
+/// All bindings that are not settled.
 #[derive(Debug, Default)]
 pub(super) struct Bindings {
-    orders: HashMap<Arc<str>, Under>,
+    orders: HashMap<Arc<str>, Order>,
     decided: VecDeque<Arc<str>>,
     announcing: Option<Vec<(PodRef, u64)>>,
     announced: VecDeque<Arc<str>>,
     posted: usize,
-    /// Those that were announced and whose fate is known.
+    /// Announced pods whose outcome is known.
     settled: Vec<PodRef>,
-    /// Those that are to be fenced.
+    /// Pods to fence.
     unfenced: Vec<PodRef>,
-    /// Pods that rest after a rejection: until when, and how many there were.
-    resting: HashMap<Arc<str>, (Option<i64>, u32)>,
-    /// By time, those that have to be looked after.
+    /// Pods that back off: until when, and how many rejections there were.
+    backing_off: HashMap<Arc<str>, (Option<i64>, u32)>,
+    /// Orders that are due, by time.
     due: BTreeSet<(i64, Arc<str>)>,
-    /// How many are in [`Stage::Preparing`].
+    /// Orders in [`Stage::Preparing`].
     preparing: usize,
-    /// How those that were bound lately had been predicted to lie.
+    /// Whether admission had been predicted, for recently bound pods.
     predicted: HashMap<Arc<str>, bool>,
     numbers: u64,
 }
 
 impl Bindings {
-    /// How many are under way. Those for whom something is being prepared are not: that can take long, and
-    /// must keep nobody else waiting.
+    /// Without those in preparation, which can take long and must not delay others.
     pub(super) fn len(&self) -> usize {
         self.orders.len() - self.preparing
     }
 
-    /// Whether nothing waits to be posted.
     pub(super) fn is_calm(&self) -> bool {
         self.decided.is_empty() && self.announcing.is_none() && self.announced.is_empty()
     }
 
-    /// Whether somebody is writing a pod's claims at this moment.
+    /// Whether the pod's claims are being written.
     pub(super) fn is_writing_claims(&self, uid: &str) -> bool {
         self.orders.get(uid).is_some_and(|under| {
             let order = &under.order;
@@ -184,10 +182,10 @@ impl Bindings {
     }
 
     pub(super) fn rests(&self, uid: &str) -> bool {
-        self.resting.get(uid).is_some_and(|(until, _)| until.is_some())
+        self.backing_off.get(uid).is_some_and(|(until, _)| until.is_some())
     }
 
-    /// Whether we had foreseen that a kubelet admits a pod; `None`: it was not for us to foresee.
+    /// Whether admission of a pod had been predicted; `None` if Berth did not bind it.
     pub(super) fn was_predicted(&self, uid: &str) -> Option<bool> {
         self.predicted.get(uid).copied()
     }
@@ -214,7 +212,7 @@ impl Bindings {
         self.numbers += 1;
         let number = self.numbers;
         let preparing_since_ms = None;
-        let under = Under {
+        let under = Order {
             order,
             stage: Stage::Decided,
             listed: false,
@@ -226,7 +224,6 @@ impl Bindings {
         self.decided.push_back(uid);
     }
 
-    /// The announcement is written.
     pub(super) fn announced(&mut self) {
         for (pod, number) in self.announcing.take().into_iter().flatten() {
             match self.orders.get_mut(&pod.uid) {
@@ -235,13 +232,13 @@ impl Bindings {
                     under.stage = Stage::Announced;
                     self.announced.push_back(pod.uid);
                 }
-                // It came to its end meanwhile. If there is another by now, it is announced later.
+                // The order has ended meanwhile. A new one is announced later.
                 _ => self.settled.push(pod),
             }
         }
     }
 
-    /// Update of a pod. Gives its order if that is now confirmed.
+    /// Returns the order if this confirms it.
     pub(super) fn seen(&mut self, seen: &SeenPod) -> Option<BindOrder> {
         let uid = &seen.object.uid;
         let under = self.orders.get_mut(uid)?;
@@ -251,16 +248,16 @@ impl Bindings {
             return ours.then_some(under.order);
         }
         match under.stage {
-            // It is without a node after all that happened: the binding was not done. A binding that is
-            // still under way fails, because the pod has changed since it was posted.
-            Stage::Unsettled { seen: at, .. } | Stage::Looking { seen: at }
+            // The pod has changed and is not bound, so the binding was not done. One that is still in flight fails,
+            // because the version has changed.
+            Stage::Unsettled { seen: at, .. } | Stage::Reading { seen: at }
                 if seen.version > at =>
             {
                 self.again(uid);
             }
-            // Looked at, and nothing has changed: whatever was posted can still arrive. The next one
-            // will have the same version, and only one of both can succeed.
-            Stage::Looking { .. } => {
+            // Read, and unchanged: the binding can still be in flight. The next one has the same version, so only one
+            // of them can succeed.
+            Stage::Reading { .. } => {
                 under.stage = Stage::Announced;
                 self.announced.push_back(uid.clone());
             }
@@ -269,7 +266,7 @@ impl Bindings {
         None
     }
 
-    /// It is to be tried again, with the pod as it is now: that has to be announced first.
+    /// Tries again with the current version, which has to be announced first.
     fn again(&mut self, uid: &Arc<str>) {
         self.leave_stage(uid);
         if let Some(under) = self.orders.get_mut(uid) {
@@ -278,7 +275,7 @@ impl Bindings {
         }
     }
 
-    /// An answer. `known` is the version at which the pod was last seen.
+    /// `known` is the version at which the pod was last seen.
     pub(super) fn answered(
         &mut self,
         uid: &Arc<str>,
@@ -287,7 +284,7 @@ impl Bindings {
         settings: &Settings,
     ) -> FollowUp {
         let Some(under) = self.orders.get_mut(uid) else {
-            // Update was faster than the answer.
+            // The watch was faster than the answer.
             return FollowUp::Keep;
         };
         if under.stage != Stage::Posted {
@@ -295,24 +292,23 @@ impl Bindings {
         }
         self.posted = self.posted.saturating_sub(1);
         let seen = under.order.version;
-        let look_at_ms = now_ms + settings.reread_after_ms;
+        let reread_at_ms = now_ms + settings.reread_after_ms;
         match outcome {
             BindOutcome::Bound => {
-                self.resting.remove(uid);
-                // Update will come. If it does not for long, something is wrong with the watch.
-                let look_at_ms = now_ms + 10 * settings.reread_after_ms;
-                under.stage = Stage::Answered { look_at_ms };
+                self.backing_off.remove(uid);
+                // A watch event follows. If it does not for long, something is wrong with the watch.
+                let reread_at_ms = now_ms + 10 * settings.reread_after_ms;
+                under.stage = Stage::Answered { reread_at_ms };
                 under.listed = false;
                 self.settled.push(under.order.pod.clone());
-                self.due.insert((look_at_ms, uid.clone()));
+                self.due.insert((reread_at_ms, uid.clone()));
                 FollowUp::Keep
             }
             BindOutcome::NotReady if !under.in_doubt => {
                 self.prepare(uid, now_ms, settings);
                 FollowUp::Keep
             }
-            // Its place on the list is for pods of which something may land any moment, not for those that
-            // wait: first nothing must be able to.
+            // The list of the Lease is for bindings in flight, not for pods that wait. To leave it, the pod is fenced.
             BindOutcome::NotReady | BindOutcome::Unprepared => {
                 under.stage = Stage::Fencing;
                 self.unfenced.push(under.order.pod.clone());
@@ -324,32 +320,31 @@ impl Bindings {
                 self.due.insert((until_ms, uid.clone()));
                 FollowUp::Keep
             }
-            // Why there was a conflict is known already.
+            // The change that caused the conflict is known already.
             BindOutcome::Conflict if known > seen => {
                 self.again(uid);
                 FollowUp::Keep
             }
             BindOutcome::Conflict | BindOutcome::Gone | BindOutcome::Unknown => {
-                under.stage = Stage::Unsettled { look_at_ms, seen };
+                under.stage = Stage::Unsettled { reread_at_ms, seen };
                 under.in_doubt = true;
-                self.due.insert((look_at_ms, uid.clone()));
+                self.due.insert((reread_at_ms, uid.clone()));
                 FollowUp::Keep
             }
             BindOutcome::Refused => {
                 self.end(uid);
                 self.rest(uid, now_ms, settings);
-                FollowUp::TakeBack
+                FollowUp::Undo
             }
             BindOutcome::Stale => {
                 self.end(uid);
                 self.pause(uid, now_ms, settings);
-                FollowUp::TakeBack
+                FollowUp::Undo
             }
         }
     }
 
-    /// Devices or volumes of a pod are being prepared. What was written for it stands in the API, so it need
-    /// not stand on the list meanwhile.
+    /// Devices or volumes are being prepared. Nothing is in flight, so the pod is not announced meanwhile.
     fn prepare(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
         let Some(under) = self.orders.get_mut(uid) else { return };
         let since_ms = *under.preparing_since_ms.get_or_insert(now_ms);
@@ -363,7 +358,7 @@ impl Bindings {
         self.preparing += 1;
     }
 
-    /// A pod was fenced, or could not be; `None`: not for a binding.
+    /// A pod was fenced, or could not be; `None` if that was not for a binding.
     pub(super) fn fenced(
         &mut self,
         uid: &Arc<str>,
@@ -381,40 +376,39 @@ impl Bindings {
         if under.order.is_last_attempt {
             self.end(uid);
             self.pause(uid, now_ms, settings);
-            return Some(FollowUp::TakeBack);
+            return Some(FollowUp::Undo);
         }
         self.prepare(uid, now_ms, settings);
         Some(FollowUp::Keep)
     }
 
-    /// A pod is left alone for a moment: nobody rejected it anything.
+    /// A short backoff: nothing was rejected.
     fn pause(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
-        let (until, _) = self.resting.entry(uid.clone()).or_insert((None, 0));
+        let (until, _) = self.backing_off.entry(uid.clone()).or_insert((None, 0));
         *until = Some(now_ms + settings.backoff_ms / PAUSES_PER_REST);
     }
 
-    /// A pod for whom nobody may be evicted now is left alone for a while, but not so long that it misses
-    /// room which comes by itself.
-    pub(super) fn rest_shortly(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
+    /// Backoff of a pod whose victims may not be evicted, short enough to notice capacity that becomes free.
+    pub(super) fn back_off_shortly(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
         self.rest(uid, now_ms, settings);
-        if let Some((Some(until), _)) = self.resting.get_mut(uid) {
+        if let Some((Some(until), _)) = self.backing_off.get_mut(uid) {
             *until = (*until).min(now_ms + SHORT_RESTS * settings.backoff_ms);
         }
     }
 
-    /// A pod is left alone for a while.
+    /// Exponential backoff.
     pub(super) fn rest(&mut self, uid: &Arc<str>, now_ms: i64, settings: &Settings) {
-        let (until, times) = self.resting.entry(uid.clone()).or_insert((None, 0));
+        let (until, times) = self.backing_off.entry(uid.clone()).or_insert((None, 0));
         let backoff_ms =
             settings.backoff_ms.saturating_mul(1 << (*times).min(20)).min(settings.backoff_max_ms);
         *until = Some(now_ms + backoff_ms);
         *times += 1;
     }
 
-    /// Pods that have rested.
+    /// Pods whose backoff is over.
     pub(super) fn rested(&mut self, now_ms: i64) -> Vec<Arc<str>> {
         let mut rested = Vec::new();
-        for (uid, (until, _)) in &mut self.resting {
+        for (uid, (until, _)) in &mut self.backing_off {
             if until.is_some_and(|until| until <= now_ms) {
                 *until = None;
                 rested.push(uid.clone());
@@ -424,19 +418,19 @@ impl Bindings {
         rested
     }
 
-    /// A pod is gone, or has ended.
+    /// A pod has finished or is gone.
     pub(super) fn drop_pod(&mut self, uid: &Arc<str>) {
         self.end(uid);
-        self.resting.remove(uid);
+        self.backing_off.remove(uid);
         self.predicted.remove(uid);
     }
 
-    /// No earlier binding of a pod can land any more: it need not be announced.
+    /// No binding of the pod is in flight, so it need not be announced.
     pub(super) fn settle(&mut self, pod: PodRef) {
         self.settled.push(pod);
     }
 
-    fn end(&mut self, uid: &Arc<str>) -> Option<Under> {
+    fn end(&mut self, uid: &Arc<str>) -> Option<Order> {
         self.leave_stage(uid);
         let under = self.orders.remove(uid)?;
         // One that is being announced is settled when that is done.
@@ -449,7 +443,7 @@ impl Bindings {
         Some(under)
     }
 
-    /// Whoever had to look after it need not any more.
+    /// Drops the due time of the current stage.
     fn leave_stage(&mut self, uid: &Arc<str>) {
         let Some(under) = self.orders.get(uid) else { return };
         if let Some(due_ms) = under.stage.due_ms() {
@@ -458,8 +452,7 @@ impl Bindings {
         self.preparing -= usize::from(matches!(under.stage, Stage::Preparing { .. }));
     }
 
-    /// What is to be done next. Gives the pods whose decision is to be taken back, because the node has
-    /// rejected their like meanwhile.
+    /// Returns the pods whose decision is to be undone, because a kubelet has rejected their template meanwhile.
     pub(super) fn effects(
         &mut self,
         now_ms: i64,
@@ -483,8 +476,8 @@ impl Bindings {
         withdrawn
     }
 
-    /// Ends those that are about to be announced and go to nodes that have rejected their like since they
-    /// were decided, or whose requests cannot be read any more. Nothing that was posted for them can land.
+    /// Ends orders that are not announced yet and go to nodes that have rejected the template since the decision, or
+    /// whose pods have become invalid. None of them is in flight.
     fn withdraw(&mut self, pods: &Pods, rejections: &Rejections) -> Vec<Arc<str>> {
         let is_refused = |uid: &&Arc<str>| {
             let under = self.orders.get(*uid).filter(|under| under.stage == Stage::Decided);
@@ -515,7 +508,7 @@ impl Bindings {
                 Stage::Unsettled { seen, .. } => seen,
                 _ => under.order.version,
             };
-            under.stage = Stage::Looking { seen };
+            under.stage = Stage::Reading { seen };
             effects.push(Effect::ReadPod(under.order.pod.clone()));
         }
     }
@@ -542,7 +535,7 @@ impl Bindings {
         }
     }
 
-    /// Announces what is decided, though not all at once: a gang can be larger than the list of the Lease.
+    /// Announces decided orders, in portions: a gang can be larger than the list of the Lease.
     fn announce(&mut self, settings: &Settings, pods: &Pods, effects: &mut Vec<Effect>) {
         let mut fresh = Vec::new();
         while fresh.len() < settings.announcing_max
@@ -565,7 +558,7 @@ impl Bindings {
 
     pub(super) fn next_ms(&self) -> Option<i64> {
         let due = self.due.first().map(|(at, _)| *at);
-        let rest = self.resting.values().filter_map(|(until, _)| *until).min();
+        let rest = self.backing_off.values().filter_map(|(until, _)| *until).min();
         [due, rest].into_iter().flatten().min()
     }
 }

@@ -18,7 +18,7 @@ pub enum EvictOutcome {
 }
 
 #[derive(Debug)]
-struct Under {
+struct Order {
     order: Eviction,
     /// Pods that must be terminating before this one is evicted: if a budget keeps them, this eviction would be in
     /// vain.
@@ -28,7 +28,7 @@ struct Under {
 
 #[derive(Debug, Default)]
 pub(super) struct Evictions {
-    by_uid: BTreeMap<Arc<str>, Under>,
+    by_uid: BTreeMap<Arc<str>, Order>,
 }
 
 impl Evictions {
@@ -48,7 +48,7 @@ impl Evictions {
         let uid = pod.uid.clone();
         let after = if guarded.contains(&uid) { BTreeSet::new() } else { guarded.clone() };
         let order = Eviction { pod, waiting, why };
-        self.by_uid.entry(uid).or_insert(Under { order, after, sent: false });
+        self.by_uid.entry(uid).or_insert(Order { order, after, sent: false });
     }
 
     pub(super) fn seen(&mut self, seen: &SeenPod) {
@@ -86,7 +86,7 @@ impl Evictions {
     }
 
     pub(super) fn effects(&mut self, effects: &mut Vec<Effect>) {
-        let may_go = |under: &&mut Under| !under.sent && under.after.is_empty();
+        let may_go = |under: &&mut Order| !under.sent && under.after.is_empty();
         for under in self.by_uid.values_mut().filter(may_go) {
             under.sent = true;
             effects.push(Effect::Evict(under.order.clone()));

@@ -533,7 +533,7 @@ impl Core {
         staying.iter().for_each(|uid| self.evictions.cancel(uid));
         for uid in pending {
             self.telling.nominate(&uid, None);
-            self.bindings.rest_shortly(&uid, now_ms, &self.settings);
+            self.bindings.back_off_shortly(&uid, now_ms, &self.settings);
             self.engine.apply(Event::PodGone(uid));
         }
     }
