@@ -179,7 +179,7 @@ spec:
     let pods = workloads[0].new_pods(&cluster).unwrap();
     let claims: Vec<String> = pods
         .iter()
-        .flat_map(|new| &new.workloads)
+        .flat_map(|new| &new.claims)
         .map(|event| match event {
             Event::Claim(claim) => claim.name.to_string(),
             Event::DeviceClaim(claim) => format!("{} for {:?}", claim.name, claim.controller_uid),
