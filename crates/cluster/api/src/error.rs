@@ -1,6 +1,4 @@
-//! What is wrong with an object.
-//!
-//! Owns how errors name objects and fields. Must not know any kind in particular.
+//! Errors about fields of objects.
 
 use std::fmt::Display;
 
@@ -12,17 +10,15 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{kind} {object}: {field}: {problem}")]
 pub struct LowerError {
-    /// Its kind.
     pub kind: &'static str,
-    /// Its name, after its namespace and a slash if it has one.
+    /// `NAME` or `NAMESPACE/NAME`.
     pub object: String,
-    /// The field that is wrong.
     pub field: String,
-    /// What is wrong with it, and what to do.
+    /// The problem and its remedy.
     pub problem: String,
 }
 
-/// What is wrong with a field. Whoever knows the field's parent adds it.
+/// A problem with a field, relative to a parent that the caller adds.
 #[derive(Debug)]
 pub(crate) struct Problem {
     field: String,
@@ -34,9 +30,8 @@ impl Problem {
         Self { field: field.to_string(), text: text.to_string() }
     }
 
-    /// A value that is none of those the API knows.
     pub(crate) fn unknown(field: impl Display, value: &str, known: &str) -> Self {
-        Self::new(field, format!("{value:?} is unknown; write {known}"))
+        Self::new(field, format!("unknown value {value:?}; use {known}"))
     }
 
     pub(crate) fn under(self, parent: impl Display) -> Self {
@@ -45,7 +40,7 @@ impl Problem {
     }
 }
 
-/// Adds which object it was.
+/// Adds the object.
 pub(crate) fn of<K, M>(object: &K, lowered: Result<M, Problem>) -> Result<M, LowerError>
 where
     K: Resource + Metadata<Ty = ObjectMeta>,
@@ -53,7 +48,6 @@ where
     lowered.map_err(|problem| about(object, problem))
 }
 
-/// The same for a single problem.
 pub(crate) fn about<K>(object: &K, Problem { field, text }: Problem) -> LowerError
 where
     K: Resource + Metadata<Ty = ObjectMeta>,
@@ -67,7 +61,7 @@ where
     LowerError { kind: K::KIND, object, field, problem: text }
 }
 
-/// Lowers each of a list; problems say at which position.
+/// Lowers each item of a list. Problems name the position.
 pub(crate) fn each<T, M>(
     field: &str,
     list: Option<&Vec<T>>,

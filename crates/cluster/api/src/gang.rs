@@ -1,9 +1,7 @@
-//! Gangs as pods and PodGroups write them.
+//! Gangs: Berth's labels and annotations, and the PodGroups of Kubernetes 1.36 (`scheduling.k8s.io/v1alpha2`) and 1.37
+//! (`v1beta1`).
 //!
-//! Owns the names and text of Berth's own labels and annotations for gangs, and the way from the
-//! PodGroups of Kubernetes 1.36 (`scheduling.k8s.io/v1alpha2`) and 1.37 (`v1beta1`) to the model's.
-//! Workloads are templates from which controllers make PodGroups; schedulers do not look at them.
-//! Must not know which pods exist.
+//! Workloads are templates from which controllers create PodGroups; schedulers do not read them.
 
 use berth_model::gang::{
     DEFAULT_TIMEOUT_MS, Disruption, Gang, GangMembership, GangTerms, GangTopology,
@@ -19,7 +17,6 @@ use crate::error::{self, LowerError, Problem};
 use crate::keys::{GANG, GANG_SIZE, GANG_TIMEOUT, GANG_TOPOLOGY};
 use crate::meta;
 
-/// Sizes of gangs.
 const SIZES: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 /// Timeouts, in seconds.
@@ -66,7 +63,7 @@ fn size(text: &str) -> Result<u32, String> {
     })
 }
 
-/// The terms, with what annotations add.
+/// The terms of a gang, including annotations.
 fn terms(
     meta: &ObjectMeta,
     min: u32,
@@ -132,7 +129,7 @@ fn timeout_ms(text: &str) -> Result<i64, String> {
     parse().ok_or_else(|| format!("{text:?} is no time; write 1s to 168h, such as 10m or 1h30m"))
 }
 
-/// What both versions of PodGroup say, each in its own words.
+/// The fields that both versions of PodGroup have.
 struct Group<'a> {
     gang: Option<i32>,
     basic: bool,
@@ -194,24 +191,19 @@ impl Lower for v1alpha2::PodGroup {
     }
 }
 
-/// A PodGroup of Kubernetes 1.37 (`scheduling.k8s.io/v1beta1`), as far as it says what a gang asks
-/// for. What it says beyond that is not read.
+/// A PodGroup of Kubernetes 1.37 (`scheduling.k8s.io/v1beta1`), with the fields that scheduling reads.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroup {
-    /// Its name and the like.
     pub metadata: ObjectMeta,
-    /// What is wanted.
     pub spec: PodGroupSpec,
 }
 
-/// What a PodGroup of 1.37 wants.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupSpec {
     /// `basic` or `gang`.
     pub scheduling_policy: SchedulingPolicy,
-    /// Where members go.
     #[serde(default)]
     pub scheduling_constraints: Option<SchedulingConstraints>,
     /// `single` or `all`.
@@ -222,38 +214,31 @@ pub struct PodGroupSpec {
 /// Whether members wait for each other.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct SchedulingPolicy {
-    /// They do not.
     pub basic: Option<Empty>,
-    /// They do.
     pub gang: Option<GangPolicy>,
 }
 
-/// How many members start together.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GangPolicy {
-    /// So many.
     pub min_count: i32,
 }
 
-/// Where members go.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct SchedulingConstraints {
-    /// To nodes with one value of each of these labels.
+    /// All members go to nodes with the same value of each of these labels.
     #[serde(default)]
     pub topology: Vec<v1alpha2::TopologyConstraint>,
 }
 
-/// What becomes of the others when one is evicted.
+/// What happens to the other members when one is evicted.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct DisruptionMode {
-    /// They stay.
     pub single: Option<Empty>,
-    /// They are evicted too.
     pub all: Option<Empty>,
 }
 
-/// Something that says all by being there.
+/// An empty object whose presence is the value.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Empty {}
 
@@ -416,6 +401,6 @@ mod tests {
             }
         }
         let error = of_1_36(json!({ "schedulingPolicy": gang(2), "disruptionMode": "Half" }));
-        assert!(error.unwrap_err().contains("write Pod or PodGroup"));
+        assert!(error.unwrap_err().contains("use Pod or PodGroup"));
     }
 }

@@ -29,11 +29,9 @@ pub use error::LowerError;
 pub use path::{FieldPath, Step};
 pub use selector::read_selector;
 
-/// An object of the Kubernetes API that the model knows.
+/// A Kubernetes object with a counterpart in the model.
 pub trait Lower {
-    /// What it is to the model.
     type Model;
 
-    /// The object as the model has it, or what is wrong with it.
     fn lower(&self) -> Result<Self::Model, LowerError>;
 }

@@ -1,6 +1,4 @@
-//! What every object has: its name, labels, annotations, owners and times.
-//!
-//! Owns how the API leaves these out. Must not know any kind in particular.
+//! Metadata that every object has.
 
 use std::sync::Arc;
 
@@ -9,13 +7,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 
 use crate::error::Problem;
 
-/// Where objects are that do not say in which namespace.
 const DEFAULT_NAMESPACE: &str = "default";
 
 pub(crate) fn name(meta: &ObjectMeta) -> Result<Arc<str>, Problem> {
     let name = meta.name.as_deref().filter(|name| !name.is_empty());
-    name.map(Arc::from)
-        .ok_or_else(|| Problem::new("metadata.name", "is missing; every object has a name"))
+    name.map(Arc::from).ok_or_else(|| Problem::new("metadata.name", "is required"))
 }
 
 pub(crate) fn namespace(meta: &ObjectMeta) -> Arc<str> {
@@ -38,17 +34,17 @@ pub(crate) fn unix_ms(time: Option<&Time>) -> Option<i64> {
     time.map(|time| time.0.as_millisecond())
 }
 
-/// The text, unless there is none.
+/// `None` if the text is absent or empty.
 pub(crate) fn filled(text: Option<&String>) -> Option<Arc<str>> {
     text.filter(|text| !text.is_empty()).map(|text| text.as_str().into())
 }
 
-/// The text; empty if it is not written.
+/// Empty if the text is absent.
 pub(crate) fn text(text: Option<&String>) -> Arc<str> {
     text.map_or("", String::as_str).into()
 }
 
-/// A list of texts; empty if it is not written.
+/// Empty if the list is absent.
 pub(crate) fn shared(list: Option<&Vec<String>>) -> Vec<Arc<str>> {
     list.into_iter().flatten().map(|one| one.as_str().into()).collect()
 }

@@ -1,6 +1,4 @@
-//! Nodes as the API writes them.
-//!
-//! Owns the way from a Node to the model's. Must not know what runs there.
+//! Nodes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +41,7 @@ fn node(node: &core::Node) -> Result<Node, Problem> {
     })
 }
 
-/// The models that a node says it holds.
+/// Models that the node has cached, by labels and annotation.
 fn models(meta: &ObjectMeta) -> BTreeSet<Arc<str>> {
     let labels = meta.labels.iter().flatten().filter(|(_, value)| value.as_str() != "false");
     let by_label = labels.filter_map(|(key, _)| key.strip_prefix(MODEL_PREFIX));
@@ -122,14 +120,14 @@ mod tests {
             (
                 json!({ "metadata": { "name": "n" },
                         "spec": { "taints": [{ "key": "gpu", "effect": "Maybe" }] } }),
-                "Node n: spec.taints[0].effect: \"Maybe\" is unknown; write NoSchedule, ",
+                "Node n: spec.taints[0].effect: unknown value \"Maybe\"; use NoSchedule, ",
             ),
             (
                 json!({ "metadata": { "name": "n" },
                         "status": { "allocatable": { "cpu": "many" } } }),
                 "Node n: status.allocatable[cpu]: quantity \"many\": ",
             ),
-            (json!({ "metadata": {} }), "Node ?: metadata.name: is missing; "),
+            (json!({ "metadata": {} }), "Node ?: metadata.name: is required"),
         ] {
             let node: core::Node = from_value(node).unwrap();
             let error = node.lower().unwrap_err().to_string();

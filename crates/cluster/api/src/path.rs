@@ -1,26 +1,20 @@
-//! Where in an object something is.
-//!
-//! Owns how fields are named: `spec.containers[0].resources.limits[nvidia.com/gpu]`. Must not know
-//! any kind of object, nor how objects are written down.
+//! Paths of fields, such as `spec.containers[0].resources.limits[nvidia.com/gpu]`.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// One step from a value to one inside of it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// To what a map has under this key.
+    /// Of a map.
     Key(Arc<str>),
-    /// To this item of a list, from 0.
+    /// Of a list, from 0.
     At(usize),
 }
 
-/// The way from an object to one of its fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FieldPath(Vec<Step>);
 
 impl FieldPath {
-    /// The object itself.
     pub fn root() -> Self {
         Self::default()
     }
@@ -45,28 +39,24 @@ impl FieldPath {
         Self(steps)
     }
 
-    /// The field of this name inside of it.
     #[must_use]
     pub fn key(mut self, key: impl Into<Arc<str>>) -> Self {
         self.0.push(Step::Key(key.into()));
         self
     }
 
-    /// The item at this position of it, from 0.
     #[must_use]
     pub fn at(mut self, index: usize) -> Self {
         self.0.push(Step::At(index));
         self
     }
 
-    /// What `inner` leads to from here.
     #[must_use]
     pub fn join(mut self, inner: &Self) -> Self {
         self.0.extend_from_slice(&inner.0);
         self
     }
 
-    /// The way, step by step.
     pub fn steps(&self) -> &[Step] {
         &self.0
     }

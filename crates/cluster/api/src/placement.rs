@@ -1,7 +1,6 @@
-//! What is written on a pod about its place: the annotation `berth.dev/placement`, in JSON.
+//! The annotation `berth.dev/placement`, in JSON.
 //!
-//! Owns its form, for whoever writes it and whoever reads it. Must not know how places are chosen, nor how far
-//! a reader may trust what anybody can write.
+//! Anybody who may write pods can write it, so readers must not trust it beyond the pod itself.
 
 use berth_model::alignment::Alignment;
 use berth_model::resource::ResourceName;
@@ -14,16 +13,15 @@ use serde::{Deserialize, Serialize};
 pub struct Placement {
     #[serde(default)]
     pub alignment: Alignment,
-    /// The NUMA nodes of what is pinned, by id.
+    /// Ids of the NUMA nodes of pinned CPUs, memory and devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub numa_nodes: Vec<u32>,
-    /// The devices it will be given, as far as that can be known beforehand.
+    /// Devices that the pod is expected to get.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<PlacedDevices>,
-    /// What it was given for the part of a GPU it asked for.
+    /// What the pod gets for its request for a part of a GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
-    /// Why there.
     #[serde(default)]
     pub why: String,
 }
@@ -31,11 +29,9 @@ pub struct Placement {
 /// Devices of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedDevices {
-    /// The resource.
     pub resource: String,
-    /// How many.
     pub count: usize,
-    /// Those that are certain, as the node's list has them: by number, where nobody tells their ids.
+    /// Ids of the devices that are certain; indexes if the node does not report ids.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<String>,
 }
@@ -43,27 +39,24 @@ pub struct PlacedDevices {
 /// A part of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// One of this resource, or a share of it.
+    /// A unit of this resource, or a share of one.
     pub resource: String,
-    /// The number of the GPU of which it is a share.
+    /// The index of the GPU, for a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u16>,
 }
 
-/// What the annotation's text says that a pod was given for the part of a GPU it asked for. Whoever wrote something
-/// else there has only hidden from us what the pod holds.
+/// The grant in the annotation's text; `None` if there is none or the text is invalid.
 pub fn grant(text: &str) -> Option<GpuGrant> {
     let Grant { resource, gpu } = Placement::read(text).ok()?.grant?;
     Some(GpuGrant { resource: ResourceName::new(resource), gpu })
 }
 
 impl Placement {
-    /// Reads the annotation's text.
     pub fn read(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
 
-    /// The annotation's text.
     pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }

@@ -1,7 +1,4 @@
-//! What clusters decide about pods in general: namespaces, priorities, budgets, quotas, and the
-//! controllers and services that say which pods belong together.
-//!
-//! Owns the way from these objects to the model's. Must not know any pod.
+//! Namespaces, PriorityClasses, PodDisruptionBudgets, ResourceQuotas, controllers and Services.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +85,7 @@ impl Lower for core::ResourceQuota {
     }
 }
 
-/// Both ways to write which pods count: `scopes` are those of a selector that `Exists`.
+/// Scopes of a quota. `scopes` is short for a `scopeSelector` with `Exists`.
 fn quota_scopes(spec: &core::ResourceQuotaSpec) -> Result<Vec<QuotaScope>, Problem> {
     let exists = |scope: &String| quota_scope(scope, Operator::Exists);
     let listed = each("scopes", spec.scopes.as_ref(), exists)?;
@@ -111,7 +108,7 @@ fn quota_scopes(spec: &core::ResourceQuotaSpec) -> Result<Vec<QuotaScope>, Probl
     Ok(listed.into_iter().chain(selected).collect())
 }
 
-/// Only priority classes have a value that an operator could be about.
+/// Only the scope PriorityClass has values.
 fn quota_scope(name: &str, operator: Operator) -> Result<QuotaScope, Problem> {
     match name {
         "Terminating" => Ok(QuotaScope::Deadline(true)),

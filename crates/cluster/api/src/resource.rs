@@ -1,6 +1,4 @@
 //! Quantities by resource.
-//!
-//! Owns the way from the API's texts to numbers. Must not know what they are about.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,4 @@
-//! Selectors of labels, of nodes and of topologies.
-//!
-//! Owns how the API writes conditions. Must not know who has them.
+//! Label selectors, node selectors and topology selectors.
 
 use std::sync::Arc;
 
@@ -17,11 +15,11 @@ use crate::error::{Problem, each};
 pub(crate) const NODE_NAME_FIELD: &str = "metadata.name";
 const LONGEST_LABEL_VALUE: usize = 63;
 
-/// Whether conditions on node names are looked at.
+/// How to treat conditions on node names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NodeNames {
     Matched,
-    /// kube-scheduler asks about volumes as if nodes had no names, and then such conditions hold.
+    /// For volumes kube-scheduler evaluates nodes without names, and such conditions hold.
     Ignored,
 }
 
@@ -35,12 +33,12 @@ pub(crate) fn label_selector(selector: &LabelSelector) -> Result<Selector, Probl
     Ok(Selector(of_labels.chain(expressions).collect()))
 }
 
-/// A selector of labels as the model has it; `None` if the API server would refuse it.
+/// `None` if the API server would reject the selector.
 pub fn read_selector(selector: &LabelSelector) -> Option<Selector> {
     label_selector(selector).ok()
 }
 
-/// A selector that may be absent, which is not the same as empty.
+/// An absent selector differs from an empty one.
 pub(crate) fn optional_selector(
     field: &str,
     selector: Option<&LabelSelector>,
@@ -58,7 +56,7 @@ fn label_requirement(requirement: &LabelSelectorRequirement) -> Result<Requireme
     Ok(Requirement { key: requirement.key.as_str().into(), operator })
 }
 
-/// The operators that labels and node selectors share; `None` if it is none of them.
+/// Operators that label and node selectors share.
 fn set_operator(operator: &str, values: Option<&Vec<String>>) -> Result<Option<Operator>, Problem> {
     let values = || -> Vec<Arc<str>> {
         values.into_iter().flatten().map(|value| value.as_str().into()).collect()
@@ -144,7 +142,7 @@ pub(crate) fn topology_term(term: &TopologySelectorTerm) -> Result<NodeTerm, Pro
     Ok(NodeTerm { labels, name: Vec::new() })
 }
 
-/// Whether a label can have this value.
+/// Whether this is a valid label value.
 fn is_label_value(value: &str) -> bool {
     let ends = [value.chars().next(), value.chars().next_back()];
     value.len() <= LONGEST_LABEL_VALUE

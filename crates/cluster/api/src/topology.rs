@@ -1,7 +1,4 @@
-//! What node exporters say of a node's zones: NodeResourceTopology
-//! (`topology.node.k8s.io/v1alpha2`).
-//!
-//! Owns the object as its definition has it. Must not know what its zones mean to anybody.
+//! NodeResourceTopology (`topology.node.k8s.io/v1alpha2`), as exporters publish it.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -9,26 +6,23 @@ use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What a node exporter says of a node: zones, what they have, how far apart they are.
+/// The zones of a node, their resources, and the distances between them.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeResourceTopology {
-    /// `topology.node.k8s.io/v1alpha2`.
     pub api_version: String,
-    /// `NodeResourceTopology`.
     pub kind: String,
-    /// Its name is the node's.
+    /// The name is that of the node.
     pub metadata: ObjectMeta,
-    /// Such as `SingleNUMANodeContainerLevel`. Deprecated; attributes say it now.
+    /// Such as `SingleNUMANodeContainerLevel`. Deprecated in favour of attributes.
     pub topology_policies: Vec<String>,
     /// Of the kubelet: `topologyManagerPolicy`, `topologyManagerScope` and others.
     pub attributes: Vec<Attribute>,
-    /// NUMA nodes and whatever else a node is divided into.
+    /// NUMA nodes and other parts of the node.
     pub zones: Vec<Zone>,
 }
 
 impl NodeResourceTopology {
-    /// The value of an attribute.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         let found = self.attributes.iter().find(|attribute| attribute.name == name)?;
         Some(&found.value)
@@ -56,7 +50,7 @@ impl Metadata for NodeResourceTopology {
     }
 }
 
-/// The definition of the kind, for clusters where nobody else has brought it.
+/// The CustomResourceDefinition, for clusters without another installation of it.
 pub fn definition() -> Value {
     let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let list = json!({ "type": "array", "items": open });
@@ -98,7 +92,6 @@ pub fn definition() -> Value {
     })
 }
 
-/// A part of a node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Zone {
@@ -107,47 +100,38 @@ pub struct Zone {
     /// `Node` for NUMA nodes.
     #[serde(rename = "type")]
     pub zone_type: String,
-    /// The zone it is part of.
+    /// The enclosing zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// How far zones are.
     pub costs: Vec<Cost>,
-    /// What else is known.
     pub attributes: Vec<Attribute>,
-    /// What it has.
     pub resources: Vec<ZoneResource>,
 }
 
-/// How far a zone is.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Cost {
-    /// The other zone.
     pub name: String,
-    /// As the firmware's distances: 10 is here.
+    /// Distance as in firmware tables: 10 is local.
     pub value: i64,
 }
 
-/// Something known under a name.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Attribute {
-    /// The name.
     pub name: String,
-    /// What is known.
     pub value: String,
 }
 
-/// How much of a resource a zone has.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct ZoneResource {
     /// Such as `cpu` or `nvidia.com/gpu`.
     pub name: String,
-    /// All of it.
+    /// Total.
     pub capacity: Quantity,
-    /// What pods may have.
+    /// Available to pods.
     pub allocatable: Quantity,
-    /// What is free.
+    /// Free.
     pub available: Quantity,
 }

@@ -1,7 +1,5 @@
-//! Objects that make pods, or are one, seen alike.
-//!
-//! Owns where each kind keeps its pod templates, how many pods it makes of them, and how jobs bound
-//! their time. Must not know what pods ask for, nor what becomes of them.
+//! Workloads: objects that create pods, and pods themselves. Where each kind keeps its pod templates, how many pods it
+//! creates, and how jobs limit their time.
 
 use k8s_openapi::api::apps::v1 as apps;
 use k8s_openapi::api::batch::v1 as batch;
@@ -11,24 +9,15 @@ use serde::{Deserialize, Deserializer};
 
 use crate::FieldPath;
 
-/// A kind of object that makes pods, or is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WorkloadKind {
-    /// `v1`.
     Pod,
-    /// `v1`.
     ReplicationController,
-    /// `apps/v1`.
     ReplicaSet,
-    /// `apps/v1`.
     Deployment,
-    /// `apps/v1`.
     StatefulSet,
-    /// `apps/v1`.
     DaemonSet,
-    /// `batch/v1`.
     Job,
-    /// `batch/v1`.
     CronJob,
     /// `jobset.x-k8s.io/v1alpha2`: several jobs as one.
     JobSet,
@@ -50,68 +39,57 @@ impl WorkloadKind {
         (Self::LeaderWorkerSet, "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"),
     ];
 
-    /// The kind that an object with this header is of; `None` if it makes no pods.
+    /// `None` for kinds that create no pods.
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         let found =
             Self::ALL.iter().find(|(_, version, name)| *version == api_version && *name == kind);
         found.map(|(kind, ..)| *kind)
     }
 
-    /// As `kind` spells it.
     pub fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(kind, ..)| *kind == self).map_or("", |(.., name)| name)
     }
 
-    /// Whether its pods run to an end.
+    /// Whether its pods run to completion.
     pub const fn is_batch(self) -> bool {
         matches!(self, Self::Job | Self::CronJob | Self::JobSet)
     }
 }
 
-/// An object that makes pods, or is one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// What it is.
     pub kind: WorkloadKind,
-    /// Its own metadata.
     pub metadata: ObjectMeta,
-    /// The pods it makes; a pod makes itself.
+    /// Templates of the pods; of a pod, the pod itself.
     pub templates: Vec<PodTemplate>,
 }
 
-/// What some of the pods of a workload look like.
+/// A pod template of a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodTemplate {
-    /// The way from the object to what holds the pods' `metadata` and `spec`.
+    /// Path to the object with `metadata` and `spec` of the pods.
     pub path: FieldPath,
-    /// The pods' metadata.
     pub metadata: ObjectMeta,
-    /// The pods' spec.
     pub spec: core::PodSpec,
-    /// How many there are.
     pub copies: Copies,
-    /// By which labels the object knows its pods, where it says so.
+    /// Path and value of the label selector, if there is one.
     pub selector: Option<(FieldPath, LabelSelector)>,
-    /// The job they belong to.
     pub job: Option<JobTerms>,
 }
 
-/// How many pods are made of a template.
+/// How many pods are created from a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Copies {
-    /// So many at a time.
     Count {
-        /// How many.
         at_once: u32,
-        /// The field that says so.
         field: FieldPath,
     },
-    /// One on every node that will have it.
+    /// One on every eligible node.
     PerNode,
 }
 
 impl Copies {
-    /// How many at a time, unless that depends on the nodes.
+    /// `None` if that depends on the nodes.
     pub const fn at_once(&self) -> Option<u32> {
         match self {
             Self::Count { at_once, .. } => Some(*at_once),
@@ -120,21 +98,20 @@ impl Copies {
     }
 }
 
-/// How a job bounds itself.
+/// Limits of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobTerms {
-    /// The way to the job's spec.
+    /// Path to the job's spec.
     pub path: FieldPath,
-    /// After how many seconds it is ended.
+    /// `activeDeadlineSeconds`.
     pub active_deadline_seconds: Option<i64>,
-    /// How many pods must succeed; `None`: one, or as the work queue says.
+    /// Pods that must succeed; `None` for one, or as the work queue decides.
     pub completions: Option<i32>,
-    /// How many run at once.
+    /// Pods that run concurrently.
     pub parallelism: Option<i32>,
 }
 
 impl Workload {
-    /// Reads an object of this kind.
     pub fn read<'de, D>(kind: WorkloadKind, object: D) -> Result<Self, D::Error>
     where
         D: Deserializer<'de>,
@@ -155,7 +132,7 @@ impl Workload {
         })
     }
 
-    /// A pod as the object makes it, named after the object, and in its namespace.
+    /// A pod as the workload creates it, with the name and namespace of the workload.
     pub fn pod(&self, template: &PodTemplate) -> core::Pod {
         let metadata = ObjectMeta {
             name: template.metadata.name.clone().or_else(|| self.metadata.name.clone()),
@@ -185,7 +162,7 @@ fn template(path: FieldPath, template: core::PodTemplateSpec, copies: Copies) ->
     }
 }
 
-/// As many as `replicas` says, one if it says nothing.
+/// `replicas`; default 1.
 fn replicas(count: Option<i32>, field: FieldPath) -> Copies {
     Copies::Count { at_once: u32::try_from(count.unwrap_or(1)).unwrap_or(0), field }
 }
@@ -264,7 +241,7 @@ impl From<apps::DaemonSet> for Workload {
     }
 }
 
-/// The pods of a job whose spec is at `path`; `times` as many if there are several such jobs.
+/// The pods of `times` jobs whose spec is at `path`.
 fn of_job(path: FieldPath, job: batch::JobSpec, times: u32) -> PodTemplate {
     // Never more at once than must succeed.
     let wanted = job.parallelism.unwrap_or(1).min(job.completions.unwrap_or(i32::MAX));
@@ -296,7 +273,7 @@ impl From<batch::CronJob> for Workload {
     }
 }
 
-/// What matters here of a JobSet.
+/// The fields of a JobSet that matter here.
 #[derive(Deserialize)]
 struct JobSet {
     #[serde(default)]
@@ -331,7 +308,7 @@ impl From<JobSet> for Workload {
     }
 }
 
-/// What matters here of a LeaderWorkerSet.
+/// The fields of a LeaderWorkerSet that matter here.
 #[derive(Deserialize)]
 struct LeaderWorkerSet {
     #[serde(default)]

@@ -1,6 +1,4 @@
-//! Claims as the API writes them.
-//!
-//! Owns their defaults and what their status says. Must not know what devices there are.
+//! ResourceClaims: their defaults and status.
 
 use std::sync::Arc;
 

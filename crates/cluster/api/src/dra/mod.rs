@@ -1,6 +1,4 @@
-//! Dynamic Resource Allocation as the API writes it (`resource.k8s.io/v1`).
-//!
-//! Owns what slices, classes and claims have in common. Must not know how devices are chosen.
+//! Dynamic Resource Allocation (`resource.k8s.io/v1`): what slices, classes and claims have in common.
 
 mod claim;
 pub mod raise;

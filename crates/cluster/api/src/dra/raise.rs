@@ -1,7 +1,4 @@
-//! What was decided about claims, as the API wants it written: the way back from the model.
-//!
-//! Owns the inverse of lowering, for what a scheduler writes: allocations, and the requests of claims it
-//! makes itself. Must not know how devices are chosen, nor who numbers shares.
+//! The way back from the model to the API, for what a scheduler writes: allocations, and the requests of claims it creates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

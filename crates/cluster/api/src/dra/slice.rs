@@ -1,6 +1,4 @@
-//! Slices of devices as drivers publish them.
-//!
-//! Owns how the API writes devices. Must not know which slices belong together.
+//! ResourceSlices.
 
 use std::sync::Arc;
 

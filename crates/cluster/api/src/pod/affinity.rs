@@ -1,7 +1,4 @@
-//! Where a pod wants to be.
-//!
-//! Owns the way from the API's affinities and spread constraints to the model's. Must not know who
-//! is where.
+//! Affinity and topology spread constraints.
 
 use berth_model::affinity::{
     NodeAffinity, NodeInclusionPolicy, NodeTerm, PodAffinity, PodTerm, SpreadConstraint,

@@ -1,6 +1,4 @@
-//! What kind of work a pod does and which model it loads, as Berth's own labels say.
-//!
-//! Owns the labels' names and text. Must not know what follows from a class.
+//! The class of work and the model of a pod, from Berth's labels.
 
 use std::sync::Arc;
 
@@ -10,13 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::keys::{CLASS, MODEL};
 use crate::meta::annotation;
 
-/// The class that a pod says it is of. The API server lets any label in, and a pod that runs must be
-/// counted whatever its labels: another value says nothing, and the class follows from the priority.
+/// `None` for unknown values: the API server accepts any label, and a running pod must be counted whatever its labels.
+/// The class then follows from the priority.
 pub(super) fn class(meta: &ObjectMeta) -> Option<WorkloadClass> {
     WorkloadClass::parse(meta.labels.as_ref()?.get(CLASS)?)
 }
 
-/// The model that a pod loads.
 pub(super) fn model(meta: &ObjectMeta) -> Option<Arc<str>> {
     let label = || meta.labels.as_ref()?.get(MODEL).map(String::as_str);
     let name = annotation(meta, MODEL).or_else(label)?;

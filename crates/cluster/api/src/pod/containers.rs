@@ -1,6 +1,4 @@
-//! A pod's containers: what they ask for and what they get, their ports and images.
-//!
-//! Owns which containers the scheduler looks at for what. Must not know any node.
+//! Containers: requests, ports and images.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,4 @@
-//! What pods need in devices.
-//!
-//! Owns how a pod names its claims, and where their generated names are found. Must not know which
-//! claims exist.
+//! ResourceClaims of pods, and where generated names are found.
 
 use std::sync::Arc;
 

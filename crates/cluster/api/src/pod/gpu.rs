@@ -1,6 +1,4 @@
-//! A part of a GPU, as Berth's own annotations ask for it.
-//!
-//! Owns the annotations' names and text. Must not know which GPUs there are.
+//! Requests for a part of a GPU, from Berth's annotations.
 
 use berth_model::spec::{GpuGrant, GpuNeed};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,16 +9,15 @@ use crate::meta::annotation;
 use crate::placement;
 use crate::resource::quantity;
 
-/// What a share counts as whose size cannot be read any more: all of its GPU, so that no other share is
-/// placed on memory it may hold.
+/// A share of unknown size counts as the whole GPU, so that no other share is placed on memory it may hold.
 pub(super) const WHOLE: GpuNeed = GpuNeed { memory_bytes: 0, compute_milli: 1000 };
 
-/// What a pod was given for the part of a GPU it asked for.
+/// The grant recorded in the placement annotation.
 pub(super) fn granted(meta: &ObjectMeta) -> Option<GpuGrant> {
     placement::grant(annotation(meta, PLACEMENT)?)
 }
 
-/// Thousandths of a GPU that can be asked for.
+/// Valid requests, in thousandths of a GPU.
 const COMPUTE_MILLI: std::ops::RangeInclusive<u16> = 10..=1000;
 
 pub(super) fn need(meta: &ObjectMeta) -> Result<Option<GpuNeed>, Problem> {
@@ -43,7 +40,7 @@ fn memory_bytes(text: &str) -> Result<u64, Problem> {
     match u64::try_from(bytes) {
         Ok(bytes) if bytes > 0 => Ok(bytes),
         _ => {
-            let problem = format!("{text:?} is no memory; write a quantity such as 16Gi");
+            let problem = format!("invalid GPU memory {text:?}; use a quantity such as 16Gi");
             Err(Problem::new("", problem))
         }
     }

@@ -1,7 +1,4 @@
-//! Pods as the API writes them.
-//!
-//! Owns a pod's identity, life and owner, and the way from a Pod to the model's; its parts are in
-//! the modules below. Must not know where the pod could go.
+//! Pods: identity, phase and owner. Parts of the spec are in the submodules.
 
 mod affinity;
 mod class;

@@ -1,7 +1,4 @@
-//! The priority of pods that only name a class.
-//!
-//! Owns what the API server does with `priorityClassName` when a pod is created. Must not know which
-//! classes there are.
+//! Resolves `priorityClassName` as the API server does when a pod is created.
 
 use std::sync::Arc;
 

@@ -277,7 +277,7 @@ fn errors_name_the_pod_and_the_path_to_the_field() {
             json!({ "affinity": { "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": required } } }),
             "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution\
-             .nodeSelectorTerms[0].matchFields[0].key: \"spec.x\" is unknown; write metadata.name",
+             .nodeSelectorTerms[0].matchFields[0].key: unknown value \"spec.x\"; use metadata.name",
         ),
         (
             json!({ "tolerations": [{ "operator": "Near" }] }),

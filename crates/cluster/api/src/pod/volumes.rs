@@ -1,6 +1,4 @@
-//! A pod's volumes, as far as they can tie it to nodes.
-//!
-//! Owns which sources of volumes matter. Must not know what stands behind a claim.
+//! Volumes, as far as they restrict the nodes of a pod.
 
 use berth_model::spec::{Disk, Volume};
 use berth_model::storage::InTreePlugin::{AzureDisk, Cinder, Portworx};

@@ -1,6 +1,4 @@
-//! Claims, volumes, classes, and what drivers can attach.
-//!
-//! Owns the way from storage objects to the model's. Must not know which pod uses what.
+//! PersistentVolumeClaims, PersistentVolumes, StorageClasses and CSI objects.
 
 use berth_model::storage::InTreePlugin::{self, AwsEbs, AzureDisk, Cinder, GcePd, Portworx};
 use berth_model::storage::{
