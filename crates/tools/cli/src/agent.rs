@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use berth_agent::mig_reconciler::MigReconciler;
 use berth_agent::device_service::DeviceService;
 use berth_agent::mig::{MigDriver, NvmlDriver};
+use berth_agent::mig_reconciler::MigReconciler;
 use berth_agent::offers::Offers;
 use berth_agent::run::{self, Health, Metrics, Options, PodResources, Settings, Status};
 use berth_agent::{GpuReading, GpuSource, NodeReport};

@@ -1,5 +1,5 @@
 //! What the program prints, command by command. The transcripts double as documentation; after a
-//! change of wording, `TRYCMD=overwrite cargo test -p berth-cli --test transcripts` writes them anew.
+//! change of wording, `TRYCMD=overwrite cargo test -p berth-cli --test transcripts` updates them.
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
 #[test]

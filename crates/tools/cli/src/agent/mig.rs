@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use berth_agent::mig::journal::PLACE;
-use berth_agent::mig::{Workloads, FileJournal, MigReport, NvmlDriver, Reach, LayoutRequest};
+use berth_agent::mig::{FileJournal, LayoutRequest, MigReport, NvmlDriver, Reach, Workloads};
 use berth_agent::{GpuReading, GpuSource};
 use berth_host::Root;
 use clap::Args;
