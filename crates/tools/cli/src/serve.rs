@@ -274,7 +274,7 @@ pub(crate) fn site(client: &kube::Client) -> (Site, mpsc::Receiver<Asked>) {
     let site = Site {
         health: Health::new(SILENCE_MS_MAX),
         metrics: Metrics::new(),
-        view: Arc::new(Asking::new(asking)),
+        view: Arc::new(Asking::new(asking, client.clone())),
         access: http::Access::new(client.clone()),
         health_for: Openness::Everybody,
         metrics_for: Openness::Everybody,
