@@ -319,6 +319,6 @@ fn what_is_missing_is_left_out() {
     fs::write(&file, berth_web::sim_page("Broken", "{\"title\": ")).unwrap();
     visit.tab.load(&file);
     let text = visit.ask("document.querySelector('h1').textContent");
-    assert_eq!(text, "This report cannot be read");
+    assert_eq!(text, "Invalid report");
     visit.check("broken");
 }
