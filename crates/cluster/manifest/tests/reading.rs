@@ -198,7 +198,7 @@ fn what_cannot_be_read_has_a_place_and_a_reason() {
         ("a: &x [*x]\n", "1:8", "recursive alias"),
         ("a: {<<: 3}\n", "1:5", "<< requires a map"),
         ("a: .inf\n", "1:4", "has no JSON form"),
-        ("{a: 1}: b\n", "1:1", "is not a string"),
+        ("{a: 1}: b\n", "1:1", "cannot be a key"),
         (": b\n", "1:1", "missing key"),
         ("just text\n", "1:1", "expected an object, found text"),
         ("- a\n", "1:1", "expected an object, found a list"),
