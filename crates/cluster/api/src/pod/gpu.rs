@@ -92,7 +92,7 @@ mod tests {
         }
         for text in ["", "0", "-1Gi", "much"] {
             let error = asked(&[(GPU_MEMORY, text)]).unwrap_err();
-            assert!(error.contains(GPU_MEMORY) && error.contains("write"), "{error}");
+            assert!(error.contains(GPU_MEMORY) && error.contains("such as"), "{error}");
         }
     }
 }

@@ -281,9 +281,9 @@ fn errors_name_the_pod_and_the_path_to_the_field() {
         ),
         (
             json!({ "tolerations": [{ "operator": "Near" }] }),
-            "spec.tolerations[0].operator: \"Near\" is unknown",
+            "spec.tolerations[0].operator: unknown value \"Near\"",
         ),
-        (json!({ "preemptionPolicy": "Maybe" }), "spec.preemptionPolicy: \"Maybe\" is unknown"),
+        (json!({ "preemptionPolicy": "Maybe" }), "spec.preemptionPolicy: unknown value \"Maybe\""),
     ] {
         let error = refused(spec);
         assert!(error.starts_with(&format!("Pod team/p: {expected}")), "{error}");
