@@ -63,10 +63,8 @@ impl Queue {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         let selector = self.selector.as_deref().map(parse_selector).transpose()?;
         let snapshot = self.source.read(&mut io::stdin().lock())?;
-        let namespace = match self.all_namespaces {
-            true => None,
-            false => self.namespace.or(snapshot.namespace),
-        };
+        let context = self.namespace.or(snapshot.namespace);
+        let namespace = if self.all_namespaces { None } else { context };
         let form = Form {
             wide: self.output == Format::Wide,
             namespaces: namespace.is_none(),
