@@ -17,7 +17,6 @@ pub(crate) struct Expr {
     pub(crate) what: Node,
 }
 
-/// What a part of a query is.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Node {
     Number(f64),

@@ -18,7 +18,6 @@ pub(crate) enum Method {
 /// A resource that is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SharedResource {
-    /// The text that says so.
     pub(crate) field: FieldPath,
     pub(crate) method: Method,
     /// Under which name shares are offered.

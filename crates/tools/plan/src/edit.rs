@@ -30,13 +30,24 @@ const FORMS: &str = "add=NODE_OR_POOL:COUNT, remove=NODE, drain=NODE, cordon=NOD
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// Adds empty copies of a node, or of a pool's first node.
-    Add { like: String, count: u32 },
-    Remove { node: String },
+    Add {
+        like: String,
+        count: u32,
+    },
+    Remove {
+        node: String,
+    },
     /// Cordons the node and evicts its pods.
-    Drain { node: String },
-    Cordon { node: String },
+    Drain {
+        node: String,
+    },
+    Cordon {
+        node: String,
+    },
     /// Removes all nodes of a zone.
-    LoseZone { zone: String },
+    LoseZone {
+        zone: String,
+    },
     /// Changes the MIG layout of a GPU and evicts the pods that hold a part of it.
     Repartition {
         node: String,
@@ -46,7 +57,12 @@ pub enum Edit {
         layout: String,
     },
     /// Sets a hard limit of a ResourceQuota.
-    Quota { namespace: String, name: String, resource: String, amount: Quantity },
+    Quota {
+        namespace: String,
+        name: String,
+        resource: String,
+        amount: Quantity,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -89,8 +105,9 @@ impl FromStr for Edit {
 
     fn from_str(text: &str) -> Result<Self, EditError> {
         let error = |problem: String| EditError { edit: text.to_owned(), problem };
-        let (kind, rest) =
-            text.split_once('=').ok_or_else(|| error(format!("unknown change (expected {FORMS})")))?;
+        let (kind, rest) = text
+            .split_once('=')
+            .ok_or_else(|| error(format!("unknown change (expected {FORMS})")))?;
         let name = |rest: &str| -> Result<String, EditError> {
             match rest {
                 "" => Err(error("a name is required after \"=\"".to_owned())),
@@ -101,8 +118,7 @@ impl FromStr for Edit {
             "add" => {
                 let (like, count) = rest.rsplit_once(':').unwrap_or((rest, "1"));
                 let count = count.parse().ok().filter(|count| (1..=NODES_MAX).contains(count));
-                let problem =
-                    || error(format!("the count after \":\" must be 1 to {NODES_MAX}"));
+                let problem = || error(format!("the count after \":\" must be 1 to {NODES_MAX}"));
                 Ok(Self::Add { like: name(like)?, count: count.ok_or_else(problem)? })
             }
             "remove" => Ok(Self::Remove { node: name(rest)? }),
@@ -136,7 +152,8 @@ impl FromStr for Edit {
                             (e.g. quota=ml/gpus:requests.nvidia.com/gpu=16)";
                 let (namespace, name, resource, amount) =
                     parts.ok_or_else(|| error(form.to_owned()))?;
-                let amount = Quantity::parse(amount).map_err(|problem| error(problem.to_string()))?;
+                let amount =
+                    Quantity::parse(amount).map_err(|problem| error(problem.to_string()))?;
                 Ok(Self::Quota { namespace, name, resource, amount })
             }
             other => {

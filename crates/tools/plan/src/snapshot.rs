@@ -224,7 +224,8 @@ fn is_scheduled_by_berth(pod: &core::Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     is_bound && annotations.is_some_and(|all| all.contains_key(PLACEMENT))
         || writers.any(|one| {
-            one.manager.as_deref() == Some(SCHEDULER) && one.subresource.as_deref() == Some("status")
+            one.manager.as_deref() == Some(SCHEDULER)
+                && one.subresource.as_deref() == Some("status")
         })
 }
 

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use berth_inspect::Evidence;
 use berth_inspect::node::{Insight, NodeReport, Nodes};
-use berth_inspect::place::Placed;
 use berth_inspect::parse_selector;
+use berth_inspect::place::Placed;
 use berth_inspect::pod::Fate;
 use berth_inspect::queue::{Queue, QueueFilter, QueueState};
 use berth_inspect::table::{self, Form};
@@ -307,7 +307,8 @@ fn a_cluster_that_holds_nonsense_is_seen_without_it() {
         .collect();
     assert_eq!(inside, [("gpu-a", false), ("gpu-y", false), ("gpu-z", true)]);
     assert_eq!(nodes.nodes[2].gpus, 4, "what it offers is known all the same");
-    for what in ["Pod team-a/bad", "Node gpu-z", "Node gpu-y", "Pod team-a/busy: duplicate object"] {
+    for what in ["Pod team-a/bad", "Node gpu-z", "Node gpu-y", "Pod team-a/busy: duplicate object"]
+    {
         assert!(wrong.iter().any(|one| one.starts_with(what)), "{what}: {wrong:?}");
     }
     assert_eq!(wrong.len(), 4, "{wrong:?}");
@@ -335,9 +336,8 @@ fn annotated(name: &str, key: &str, value: &str) -> String {
 fn cpus(node: &NodeReport) -> Vec<(&str, Vec<usize>, Evidence)> {
     let numa = node.sockets.iter().flat_map(|socket| &socket.numa);
     let holders = numa.flat_map(|numa| &numa.cpu_holders);
-    let mut all: Vec<_> = holders
-        .map(|one| (one.pod.name.as_str(), one.cpus.clone(), one.evidence))
-        .collect();
+    let mut all: Vec<_> =
+        holders.map(|one| (one.pod.name.as_str(), one.cpus.clone(), one.evidence)).collect();
     all.sort();
     all
 }
@@ -361,10 +361,7 @@ fn what_a_kubelet_recorded_goes_before_inference() {
     let report = node(&mut recorded);
     assert_eq!(
         cpus(&report),
-        [
-            ("first", vec![8, 24], Evidence::Kubelet),
-            ("second", vec![3, 19], Evidence::Kubelet),
-        ]
+        [("first", vec![8, 24], Evidence::Kubelet), ("second", vec![3, 19], Evidence::Kubelet),]
     );
     assert_eq!(place(&report, "first").numa, [1]);
     let gpus = |name: &str| place(&report, name).devices[0].certain[0].gpu;

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::report::{Located, Report};
 
-/// The version of the form.
 const VERSION: u32 = 1;
 
 /// All findings as one JSON object.
