@@ -201,7 +201,8 @@ spec:
     let error = missing.unwrap_err();
     assert!(
         error.contains(
-            "spec.template.spec.resourceClaims[0].resourceClaimTemplateName: there is no"
+            "spec.template.spec.resourceClaims[0].resourceClaimTemplateName: ResourceClaimTemplate \
+             team/gpu not found"
         ),
         "{error}"
     );
