@@ -102,6 +102,20 @@ async fn what_was_acknowledged_is_there_after_a_kill_and_placed_once() {
 }
 
 #[tokio::test]
+async fn a_restart_without_cluster_keeps_the_nodes_that_there_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(at("cluster.yaml"), CLUSTER).unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    drop(Cluster::start(&kubeconfig, &["--data", &at("data"), "--cluster", &at("cluster.yaml")]));
+    let _second = Cluster::start(&kubeconfig, &["--data", &at("data")]);
+    let nodes: Api<Node> = Api::all(client(&kubeconfig).await);
+    let names: Vec<_> = nodes.list(&ListParams::default()).await.unwrap().items;
+    let names: Vec<_> = names.into_iter().filter_map(|node| node.metadata.name).collect();
+    assert_eq!(names, ["only-0"]);
+}
+
+#[tokio::test]
 async fn metrics_are_shown_where_it_is_told_to() {
     let directory = tempfile::tempdir().unwrap();
     let kubeconfig = directory.path().join("kubeconfig");
