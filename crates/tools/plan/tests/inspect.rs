@@ -247,7 +247,7 @@ fn a_forecast_needs_pods_that_have_ended() {
     let report = told(20);
     let forecast = report.forecast.unwrap();
     assert!(forecast.starts_with("Starts ") || forecast.starts_with("Not before"), "{forecast}");
-    assert!(forecast.ends_with("Learned from 20 pods that ended and are still listed."));
+    assert!(forecast.ends_with("Based on 20 finished pods that are still listed."));
 }
 
 #[test]
