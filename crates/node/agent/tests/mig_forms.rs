@@ -117,7 +117,7 @@ fn configurations_of_mig_parted_are_read_by_name() {
         (FILE, None, "select one with its name: all-disabled, mine"),
         (FILE, Some("mien"), "did you mean mine?"),
         ("version: v2\nmig-configs: {}\n", None, "use version: v1"),
-        ("{}", None, "is missing"),
+        ("{}", None, "is required"),
         ("- a\n", None, "object"),
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: all\n    mig-enabled: true\n    mig-devices: {x: 1}\n",

@@ -259,14 +259,14 @@ fn a_report_survives_serialization() {
     node.pods.push(pod(1, "96-99", gpu_uuid(0)));
     let report = node.report();
     let text = serde_json::to_string(&report).unwrap();
-    assert!(text.contains("\"memoryBytes\"") && text.contains("\"is\":\"misaligned\""));
+    assert!(text.contains("\"memoryBytes\"") && text.contains("\"alignment\":\"misaligned\""));
     assert_eq!(serde_json::from_str::<NodeReport>(&text).unwrap(), report);
 }
 
 /// `recorded/h200` was recorded on a machine with one, driver 580.159.04. What nvidia-smi printed there:
 /// `mig -lgip` (id, name, how many, GiB, SMs) and `mig -lgipp` (placements and their size).
 #[test]
-fn a_real_h200_is_told_as_its_driver_tells_it() {
+fn a_recorded_h200_is_reported_as_its_driver_reports_it() {
     let recorded = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/h200");
     let gpus = GpuReading::read(&GpuSource::Recorded(recorded.clone()));
     let report = NodeReport::read(&Root::new(recorded), gpus);
