@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn the_chart_says_what_berth_manifests_says() {
         let files = files().unwrap();
-        let defaults = &parse(&VALUES.replace("VERSION", env!("CARGO_PKG_VERSION")))[0];
+        let defaults = &parse(&VALUES.replace("IMAGE", &release_image()))[0];
         for bits in 0..2_048_u32 {
             let on = |bit: u32| bits & (1 << bit) != 0;
             let modes = ["off", "enforce"];

@@ -29,8 +29,17 @@ pub(crate) fn live(first: u64, seeds: u64, twice: bool) -> Result<bool> {
         }
         sum.add(&outcome.tally);
     }
-    let Tally { terms, bound, refused_bindings, rejections, evictions, late, calls, faults, waiting } =
-        sum;
+    let Tally {
+        terms,
+        bound,
+        refused_bindings,
+        rejections,
+        evictions,
+        late,
+        calls,
+        faults,
+        waiting,
+    } = sum;
     println!("{terms} terms, {faults} faults, {calls} calls, {late} of them late");
     println!("{bound} bindings, {refused_bindings} refused by the API, {rejections} by kubelets");
     println!("{evictions} evictions, {waiting} pods wait at the end");

@@ -172,7 +172,7 @@ fn module_docs(path: &Path, text: &str) -> Option<Problem> {
     let docs = text.lines().next().and_then(|line| line.strip_prefix("//!"));
     let words = docs.map_or(0, |docs| docs.split_whitespace().count());
     (words < 3).then(|| {
-        let message = "must start with `//!` and a sentence on what it owns and must not know";
+        let message = "must start with `//!` and a sentence on what the module is for";
         Problem::new(path, 1, "module-docs", message)
     })
 }

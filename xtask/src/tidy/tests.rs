@@ -54,7 +54,10 @@ fn a_workspace_is_checked_from_end_to_end() {
         .iter()
         .map(|problem| format!("{}:{} {}", problem.file.display(), problem.line, problem.rule))
         .collect();
-    assert_eq!(found, ["model/Cargo.toml:1 lints", "crates/core/model/src/lib.rs:2 pure-call"]);
+    assert_eq!(
+        found,
+        ["crates/core/model/Cargo.toml:1 lints", "crates/core/model/src/lib.rs:2 pure-call"]
+    );
 }
 
 #[test]

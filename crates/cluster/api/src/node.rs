@@ -1,4 +1,4 @@
-//! Nodes.
+//! Lowers Nodes to the model.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -100,7 +100,7 @@ async fn check_definitions(admin: &Client) {
     }
     let team = |spec: Value| ours("Team", "wrong", spec);
     let bad = [
-        (team(json!({ "parent": "wrong" })), "a team is not its own parent"),
+        (team(json!({ "parent": "wrong" })), "a team cannot be its own parent"),
         (
             team(json!({ "shares": [{ "resource": "cpu", "model": "x" }] })),
             "model is for gpus only",
@@ -108,7 +108,7 @@ async fn check_definitions(admin: &Client) {
         (team(json!({ "shares": [{ "resource": "tpus" }] })), "Unsupported value"),
         (team(json!({ "shares": [{ "resource": "cpu", "guaranteed": "-1" }] })), "should match"),
         (team(json!({ "weigth": 1 })), "weigth"),
-        (ours("Pool", "p", json!({ "only": true })), "only needs classes"),
+        (ours("Pool", "p", json!({ "only": true })), "only requires classes"),
         (ours("Accelerator", "a", json!({ "resource": "a.b/c" })), "exactly one of memory"),
         (ours("Headroom", "h", json!({ "count": -1, "class": "batch", "template": pod })), "count"),
     ];

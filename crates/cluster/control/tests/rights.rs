@@ -62,7 +62,7 @@ const DIVIDING: &str = "crates/node/agent/src/mig_reconciler.rs";
 const USES: &[Use] = &[
     berth("list watch", "namespaces", KINDS, "simple::<core::Namespace>", READS),
     berth("list watch", "nodes", KINDS, "add::<core::Node>", READS),
-    berth("list watch", "pods", KINDS, "follow::<ComingPod>", READS),
+    berth("list watch", "pods", KINDS, "follow::<RawPod>", READS),
     berth("list watch", "persistentvolumes", KINDS, "simple::<core::PersistentVolume>", READS),
     berth(
         "list watch",
@@ -119,7 +119,7 @@ const USES: &[Use] = &[
         "patch",
         "pods/status",
         REQUESTS,
-        "pod_path(&told.pod, \"status\")",
+        "pod_path(&update.pod, \"status\")",
         "`berth-pod-statuses`",
     ),
     berth("create", "events", REQUESTS, "/apis/events.k8s.io/v1/", "`berth-events`"),
@@ -300,7 +300,7 @@ fn the_policy_has_every_annotation_that_the_agent_publishes() {
         std::fs::read_to_string(root().join("crates/node/agent/src/publish/facts.rs")).unwrap();
     let (shipped, _) = code.split_once("#[cfg(test)]\nmod tests {").unwrap_or((&code, ""));
     let fields: BTreeSet<&str> =
-        shipped.split("say(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        shipped.split("add(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
     assert!(!fields.is_empty());
     let all = manifests(&everything());
     let policy = all.iter().find(|one| {

@@ -228,13 +228,13 @@ fn what_nobody_tells_stays_unknown() {
 }
 
 #[test]
-fn what_cannot_be_is_told_with_its_place() {
+fn an_impossible_field_is_reported_with_its_position() {
     let exported = |zones: &str| node(8, "") + HEAD + zones;
     for (text, expected) in [
         (
             exported("zones: [{name: left, type: Node}]\n"),
-            "dump.yaml:14:16: NodeResourceTopology a: zones[0].name: \"left\" does not end in the \
-             number of a NUMA node; write a name such as node-0",
+            "dump.yaml:14:16: NodeResourceTopology a: zones[0].name: zone name \"left\" does not \
+             end in a NUMA node id; use a name such as node-0",
         ),
         (
             exported(

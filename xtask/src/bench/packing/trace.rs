@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn wholes_parts_and_models_are_told_apart() {
+    fn wholes_parts_and_models_are_expected_apart() {
         let pods = pods("a,1,2,8,1000,,LS\nb,1,2,1,470,T4|V100,LS\nc,1,2,0,0,T4,BE\n").unwrap();
         assert_eq!(pods[0].gpus, GpuRequest::Whole(8));
         assert_eq!(pods[0].models, Models::ANY);
@@ -182,19 +182,19 @@ mod tests {
 
     #[test]
     fn errors_name_the_line_and_the_column() {
-        for (lines, told) in [
-            ("a,1,2,1,470,,LS\nb,x,2,1,470,,LS", "pods.csv:3: `cpu_milli` is \"x\""),
-            ("a,1,2", "pods.csv:2: the line ends before `num_gpu`"),
-            ("a,1,2,1,1001,,LS", "`gpu_milli` is \"1001\", not a whole number up to 1000"),
-            ("a,1,2,2,500,,LS", "2 GPUs of 500 thousandths"),
+        for (lines, expected) in [
+            ("a,1,2,1,470,,LS\nb,x,2,1,470,,LS", "pods.csv:3: cpu_milli must be an integer"),
+            ("a,1,2", "pods.csv:2: the line ends before column num_gpu"),
+            ("a,1,2,1,1001,,LS", "gpu_milli must be an integer from 0 to 1000"),
+            ("a,1,2,2,500,,LS", "gpu_milli 500 of 2 GPUs"),
             ("", "nothing after line 1"),
         ] {
             let error = format!("{:#}", pods(lines).unwrap_err());
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
         let error =
             format!("{:#}", read_cluster("nodes.csv", "sn,gpu,model\na,1,T4\n").unwrap_err());
-        assert!(error.contains("the column `cpu_milli` is missing"), "{error}");
+        assert!(error.contains("column cpu_milli is missing"), "{error}");
     }
 
     #[test]

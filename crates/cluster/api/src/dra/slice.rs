@@ -1,4 +1,4 @@
-//! ResourceSlices.
+//! Lowers ResourceSlices to the model.
 
 use std::sync::Arc;
 

@@ -173,10 +173,11 @@ impl<'a> Outline<'a> {
             spec: self.spec_of(&known.object.spec),
             ..known.object.clone()
         };
-        let record = match (&known.record, &object.node) {
-            (Some(record), Some(_)) => Some(record.clone()),
-            (None, Some(_)) => self.placement.and_then(Record::of_placement).map(Arc::new),
-            (_, None) => None,
+        let record = match &known.record {
+            _ if object.node.is_none() => None,
+            // What the kubelet says goes first, and changes only with what is in `rest`.
+            Some(record) if matches!(**record, Record::Kubelet(_)) => Some(record.clone()),
+            _ => self.placement.and_then(Record::of_placement).map(Arc::new),
         };
         Some(SeenPod { object, version: self.version(), record, ..known.clone() })
     }

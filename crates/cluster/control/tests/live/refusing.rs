@@ -78,7 +78,7 @@ pub(crate) async fn what_a_kubelet_refuses_is_not_sent_there_again(world: World)
     world.pod(&Shape::new("second").gpus(2).cpus(4)).await;
     let (reason, message) = world.unscheduled("second").await;
     assert_eq!(reason, "Unschedulable");
-    assert!(message.contains("n1") && message.contains("refused"), "{message}");
+    assert!(message.contains("n1") && message.contains("rejected"), "{message}");
     assert_eq!(world.node_of("second").await, None, "it was sent there again");
 
     world.node("n2", 8, here).await;

@@ -1,4 +1,4 @@
-//! Create requests.
+//! Handles create requests.
 
 use std::sync::Arc;
 

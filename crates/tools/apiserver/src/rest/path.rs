@@ -1,4 +1,4 @@
-//! URL paths.
+//! Parses URL paths.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Query parameters.
+//! Parses query parameters.
 
 use crate::status::{FieldError, Status};
 

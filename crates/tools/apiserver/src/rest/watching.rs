@@ -1,4 +1,4 @@
-//! Watches.
+//! Serves watch requests.
 //!
 //! A watch has no queue. It remembers the revision it has sent and reads later changes from the history when the
 //! client can receive: a slow client costs nothing, and one that falls behind the history gets an error and lists

@@ -102,7 +102,7 @@ async fn a_refusal_is_final_at_once_and_silence_after_a_few_seconds() {
     assert!(matches!(rejected, Unfenced::Refused { code: 422, .. }), "{rejected:?}");
     assert!(began.elapsed() < Duration::from_millis(100));
     let text =
-        "the API server refuses to change pod team/p: metadata.annotations: Too long (code 422)";
+        "the API server rejects changes of pod team/p: metadata.annotations: Too long (code 422)";
     assert_eq!(rejected.to_string(), text);
     for answer in [None, Some((StatusCode::INTERNAL_SERVER_ERROR, failure(500)))] {
         let (client, sent) = self::client([(READ, found.clone()), (WRITE, answer)].into());
