@@ -99,7 +99,7 @@ impl<'a> Scanner<'a> {
             return self.number();
         }
         let sign = SIGNS.iter().find(|sign| rest.starts_with(**sign));
-        let sign = sign.ok_or_else(|| TokenError::UnexpectedCharacter(first))?;
+        let sign = sign.ok_or(TokenError::UnexpectedCharacter(first))?;
         self.at += sign.len();
         Ok(Token::Sign(sign))
     }

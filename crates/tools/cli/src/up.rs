@@ -133,18 +133,10 @@ impl Up {
             async move { api.serve_tls(listener, tls, until(stopped)).await }
         });
         prepare(&client).await.context("cannot set up the cluster")?;
-        let nodes = match nodes {
-            Some(nodes) => nodes,
-            None if virtual_nodes(&client).await? > 0 => Vec::new(),
-            None => default_nodes()?,
-        };
-        register(&client, &nodes).await.context("cannot register the nodes")?;
-        let local = berth_emulator::run(
-            client.clone(),
-            berth_emulator::Options::default(),
-            until(stopped.clone()),
-        );
-        let local = tokio::spawn(local);
+        register_nodes(&client, nodes).await?;
+        let options = berth_emulator::Options::default();
+        let emulator =
+            tokio::spawn(berth_emulator::run(client.clone(), options, until(stopped.clone())));
         let (site, questions) = site(&client);
         if let Some(address) = self.listen {
             open(address, &site)?;
@@ -167,7 +159,7 @@ impl Up {
         {
             tokio::time::sleep(READY_POLL).await;
         }
-        // The webhook ends before it is told to only if it fails.
+        // Before the signal to stop, the webhook ends only if it fails.
         if let Some(ended) = fronting.take_if(|front| front.is_finished()) {
             ended.await?.context("cannot serve the webhook")?;
         }
@@ -179,7 +171,7 @@ impl Up {
         if let Some(fronting) = fronting {
             fronting.await??;
         }
-        local.await?;
+        emulator.await?;
         served.await??;
         Ok(ExitCode::SUCCESS)
     }
@@ -203,6 +195,19 @@ fn registrations(documents: Vec<Document>) -> anyhow::Result<Vec<Registration>> 
         Ok(Registration { node, topology })
     };
     cluster.nodes.iter().map(registration).collect()
+}
+
+/// Registers the nodes of `--cluster`, else the default ones if there are none yet.
+async fn register_nodes(
+    client: &kube::Client,
+    given: Option<Vec<Registration>>,
+) -> anyhow::Result<()> {
+    let nodes = match given {
+        Some(nodes) => nodes,
+        None if virtual_nodes(client).await? > 0 => Vec::new(),
+        None => default_nodes()?,
+    };
+    register(client, &nodes).await.context("cannot register the nodes")
 }
 
 /// How many virtual nodes the cluster has.

@@ -1,5 +1,10 @@
 //! The JSON Schema says what the format is: every example is valid, and typical mistakes are not.
-#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![allow(
+    clippy::panic,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    reason = "tests fail by panicking"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -128,14 +128,13 @@ impl Pods {
 
     pub(super) fn remove(&mut self, uid: &Arc<str>) {
         self.stop_waiting(uid);
-        if let Some(pod) = self.by_uid.remove(uid) {
-            if let Some(node) = &pod.object.node
-                && let Some(there) = self.by_node.get_mut(node)
-            {
-                there.remove(uid);
-                if there.is_empty() {
-                    self.by_node.remove(node);
-                }
+        if let Some(pod) = self.by_uid.remove(uid)
+            && let Some(node) = &pod.object.node
+            && let Some(there) = self.by_node.get_mut(node)
+        {
+            there.remove(uid);
+            if there.is_empty() {
+                self.by_node.remove(node);
             }
         }
         self.tombstones.add(uid);

@@ -103,7 +103,7 @@ enum TransitionError {
     #[error("{gpu}: {what} is in use by {by}")]
     InUse { gpu: String, what: String, by: String },
     #[error("{gpu} has layout {now} instead of {wanted}")]
-    Differs { gpu: String, now: GpuLayout, wanted: GpuLayout },
+    Differs { gpu: String, now: Box<GpuLayout>, wanted: Box<GpuLayout> },
 }
 
 /// Applies the changes, and returns the final state. `progress` gets the states in between.
@@ -233,7 +233,7 @@ fn transition_all(
         None => Ok(()),
         Some((now, wanted)) => {
             let (gpu, wanted) = (wanted.gpu.clone(), wanted.clone());
-            Err(TransitionError::Differs { gpu, now, wanted })
+            Err(TransitionError::Differs { gpu, now: Box::new(now), wanted: Box::new(wanted) })
         }
     }
 }

@@ -31,7 +31,7 @@ const NO_METRICS: &str = "the HPA cannot compute a replica count: virtual nodes 
                           load, so replicas only stay between minReplicas and maxReplicas";
 
 /// A condition: type, status, reason, message.
-type Said<'a> = (&'a str, bool, &'a str, String);
+type Statement<'a> = (&'a str, bool, &'a str, String);
 
 /// Why replicas are changed, if they are.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,10 +68,10 @@ pub(super) async fn reconcile(
     let spec = &autoscaler.spec;
     let of = &spec.scale_target_ref;
     let api_version = of.api_version.as_deref().unwrap_or_default();
+    let unable = |why| [("AbleToScale", false, "FailedGetScale", why)];
     let Some(kind) = kinds.find(api_version, &of.kind) else {
         let why = format!("no matches for kind \"{}\" in group \"{api_version}\"", of.kind);
-        return write(context, &autoscaler, None, &[("AbleToScale", false, "FailedGetScale", why)])
-            .await;
+        return write(context, &autoscaler, None, &unable(why)).await;
     };
     let scales: Api<DynamicObject> = kinds.api(&kind, &key.namespace);
     let scale: Scale = match scales.get_subresource("scale", &of.name).await {
@@ -86,55 +86,64 @@ pub(super) async fn reconcile(
             );
             let note = Note::warning("FailedGetScale", error_message(&error));
             context.events.record(COMPONENT, autoscaler.as_ref(), note);
-            let said = [("AbleToScale", false, "FailedGetScale", why)];
-            return write(context, &autoscaler, None, &said).await;
+            return write(context, &autoscaler, None, &unable(why)).await;
         }
         Err(error) => return Err(error),
     };
     let current = scale.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(0);
     let min = spec.min_replicas.unwrap_or(1);
     let target = target(current, min, spec.max_replicas);
-    let mut said = Vec::new();
+    let mut conditions = Vec::new();
     match &target {
         Some(Target { replicas, why }) => {
             let change = json!({ "spec": { "replicas": replicas } });
             let patch = Patch::Merge(&change);
             let scaled: Result<DynamicObject, _> =
                 scales.patch_subresource("scale", &of.name, &PatchParams::default(), &patch).await;
-            match scaled {
-                Ok(_) => {
-                    let text = format!("New size: {replicas}; reason: {why}");
-                    let note = Note::normal("SuccessfulRescale", text);
-                    context.events.record(COMPONENT, autoscaler.as_ref(), note);
-                    let text = format!(
-                        "the HPA controller was able to update the target scale to {replicas}"
-                    );
-                    said.push(("AbleToScale", true, "SucceededRescale", text));
-                }
-                Err(error) if is_conflict(&error) => return Err(error),
-                Err(error) => {
-                    let text = format!(
-                        "the HPA controller was unable to update the target scale: {}",
-                        error_message(&error)
-                    );
-                    said.push(("AbleToScale", false, "FailedUpdateScale", text));
-                }
-            }
+            conditions.push(rescaled(context, &autoscaler, *replicas, why, scaled)?);
         }
         None => {
             let text = "the HPA controller was able to get the target's current scale";
-            said.push(("AbleToScale", true, "SucceededGetScale", text.to_owned()));
+            conditions.push(("AbleToScale", true, "SucceededGetScale", text.to_owned()));
         }
     }
-    if current == 0 && min != 0 {
-        let text = "scaling is disabled since the replica count of the target is zero";
-        said.push(("ScalingActive", false, "ScalingDisabled", text.to_owned()));
+    let (reason, text) = if current == 0 && min != 0 {
+        ("ScalingDisabled", "scaling is disabled since the replica count of the target is zero")
     } else {
-        said.push(("ScalingActive", false, "FailedGetResourceMetric", NO_METRICS.to_owned()));
-    }
+        ("FailedGetResourceMetric", NO_METRICS)
+    };
+    conditions.push(("ScalingActive", false, reason, text.to_owned()));
     let wanted = target.map_or(current, |target| target.replicas);
     let observed = scale.status.as_ref().map_or(0, |status| status.replicas);
-    write(context, &autoscaler, Some((observed, wanted)), &said).await
+    write(context, &autoscaler, Some((observed, wanted)), &conditions).await
+}
+
+/// What an attempt to scale the target means for the condition `AbleToScale`.
+fn rescaled(
+    context: &Context,
+    autoscaler: &HorizontalPodAutoscaler,
+    replicas: i32,
+    why: &str,
+    result: Result<DynamicObject, kube::Error>,
+) -> Result<Statement<'static>, kube::Error> {
+    match result {
+        Ok(_) => {
+            let text = format!("New size: {replicas}; reason: {why}");
+            let note = Note::normal("SuccessfulRescale", text);
+            context.events.record(COMPONENT, autoscaler, note);
+            let text =
+                format!("the HPA controller was able to update the target scale to {replicas}");
+            Ok(("AbleToScale", true, "SucceededRescale", text))
+        }
+        Err(error) if is_conflict(&error) => Err(error),
+        Err(error) => {
+            let text = format!(
+                "the HPA controller was unable to update the target scale: {}",
+                error_message(&error)
+            );
+            Ok(("AbleToScale", false, "FailedUpdateScale", text))
+        }
+    }
 }
 
 /// Writes the status if it changes. `replicas` are those observed and those wanted.
@@ -142,7 +151,7 @@ async fn write(
     context: &Context,
     autoscaler: &Arc<HorizontalPodAutoscaler>,
     replicas: Option<(i32, i32)>,
-    said: &[Said<'_>],
+    statements: &[Statement<'_>],
 ) -> Result<Requeue, kube::Error> {
     let now = context.clock.now();
     let before = autoscaler.status.clone().unwrap_or_default();
@@ -156,7 +165,11 @@ async fn write(
         } else {
             before.last_scale_time.clone()
         },
-        conditions: Some(conditions(before.conditions.as_deref().unwrap_or_default(), said, now)),
+        conditions: Some(conditions(
+            before.conditions.as_deref().unwrap_or_default(),
+            statements,
+            now,
+        )),
         current_metrics: None,
     };
     if Some(&status) != autoscaler.status.as_ref() {
@@ -168,10 +181,10 @@ async fn write(
 
 fn conditions(
     before: &[HorizontalPodAutoscalerCondition],
-    said: &[Said<'_>],
+    statements: &[Statement<'_>],
     now: Timestamp,
 ) -> Vec<HorizontalPodAutoscalerCondition> {
-    let one = |(kind, yes, reason, message): &Said<'_>| {
+    let one = |(kind, yes, reason, message): &Statement<'_>| {
         let status = if *yes { "True" } else { "False" };
         let same = before.iter().find(|one| one.type_ == *kind && one.status == status);
         let since = same.and_then(|same| same.last_transition_time.clone());
@@ -183,7 +196,7 @@ fn conditions(
             last_transition_time: since.or_else(|| Some(Time(whole_seconds(now)))),
         }
     };
-    said.iter().map(one).collect()
+    statements.iter().map(one).collect()
 }
 
 #[cfg(test)]

@@ -94,10 +94,12 @@ fn endpoint(service: &Service, pod: &Pod) -> Option<Endpoint> {
     })
 }
 
+/// Name, number and protocol of each port.
+type PortsKey = Vec<(String, i32, String)>;
+
 /// What the slices of a Service should hold: chunks of endpoints with the same ports.
 fn slices(service: &Service, pods: &[Arc<Pod>]) -> Vec<(Ports, Vec<Endpoint>)> {
-    let mut by_ports: BTreeMap<Vec<(String, i32, String)>, (Ports, Vec<Endpoint>)> =
-        BTreeMap::new();
+    let mut by_ports: BTreeMap<PortsKey, (Ports, Vec<Endpoint>)> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !is_finished(pod)) {
         let Some(endpoint) = endpoint(service, pod) else { continue };
         let ports = ports(service, pod);

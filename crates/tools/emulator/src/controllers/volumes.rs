@@ -199,31 +199,39 @@ pub(super) async fn reconcile_claim(context: &Context, key: Key) -> Result<Reque
         Some(class) if class.provisioner == PROVISIONER => {
             provision(context, &claim, spec, &class).await?;
         }
+        class => record_unprovisioned(context, &claim, spec, class.as_deref()),
+    }
+    Ok(None)
+}
+
+/// Says why a claim gets no volume from here.
+fn record_unprovisioned(
+    context: &Context,
+    claim: &PersistentVolumeClaim,
+    spec: &PersistentVolumeClaimSpec,
+    class: Option<&StorageClass>,
+) {
+    let note = match class {
         Some(class) => {
             let text = format!(
-                "QueueReceiver for a volume to be created either by the external provisioner '{}' or manually by \
+                "Waiting for a volume to be created either by the external provisioner '{}' or manually by \
                  the system administrator",
                 class.provisioner
             );
-            let note = Note::normal("ExternalProvisioning", text);
-            context.events.record(COMPONENT, claim.as_ref(), note);
+            Note::normal("ExternalProvisioning", text)
         }
-        None => {
-            let name = spec.storage_class_name.as_deref().unwrap_or_default();
-            let note = match name {
-                "" => Note::normal(
-                    "FailedBinding",
-                    "no persistent volumes available for this claim and no storage class is set",
-                ),
-                name => Note::warning(
-                    "ProvisioningFailed",
-                    format!("storageclass.storage.k8s.io \"{name}\" not found"),
-                ),
-            };
-            context.events.record(COMPONENT, claim.as_ref(), note);
-        }
-    }
-    Ok(None)
+        None => match spec.storage_class_name.as_deref().unwrap_or_default() {
+            "" => Note::normal(
+                "FailedBinding",
+                "no persistent volumes available for this claim and no storage class is set",
+            ),
+            name => Note::warning(
+                "ProvisioningFailed",
+                format!("storageclass.storage.k8s.io \"{name}\" not found"),
+            ),
+        },
+    };
+    context.events.record(COMPONENT, claim, note);
 }
 
 /// Gives a claim without a class the default class, if there is one.

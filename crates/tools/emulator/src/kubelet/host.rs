@@ -237,7 +237,7 @@ impl Host {
         // The assignment from before a restart of the kubelet.
         let held = annotation(&hosted.pod.metadata, VIRTUAL_DEVICES)
             .filter(|_| started.is_some())
-            .and_then(|text| Assignment::read(text))
+            .and_then(Assignment::read)
             .and_then(|assignment| assignment.admission(&self.kubelet));
         if held.is_some_and(|held| self.kubelet.adopt(id, &held).is_ok()) {
             effects.usage_changed = true;
