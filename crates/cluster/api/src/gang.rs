@@ -33,34 +33,41 @@ pub(crate) fn membership(
         let alone = [GANG_SIZE].into_iter().find(|key| label(key).is_some());
         return match (named, alone) {
             (Some(name), _) => Ok(Some(GangMembership { name, terms: None })),
-            (None, Some(key)) => {
-                let text = format!("says nothing without a gang; write its name into {GANG}");
-                Err(Problem::new(format!("metadata.labels[{key}]"), text))
-            }
+            (None, Some(key)) => Err(Problem::new(
+                label_field(key),
+                format!("requires the label {GANG}, the name of the gang"),
+            )),
             (None, None) => Ok(None),
         };
     };
     if let Some(named) = named {
         let text = format!(
-            "the pod is in PodGroup {named:?} already (spec.schedulingGroup); drop this label"
+            "conflicts with spec.schedulingGroup, which names PodGroup {named:?}; remove one of them"
         );
-        return Err(Problem::new(format!("metadata.labels[{GANG}]"), text));
+        return Err(Problem::new(label_field(GANG), text));
     }
-    let min = match label(GANG_SIZE) {
-        Some(text) => size(text),
-        None => Err("is missing; write how many pods of the gang start together".to_owned()),
+    let field = label_field(GANG_SIZE);
+    let Some(text) = label(GANG_SIZE) else {
+        return Err(Problem::new(field, "is required: the number of pods that start together"));
     };
-    let min = min.map_err(|text| Problem::new(format!("metadata.labels[{GANG_SIZE}]"), text))?;
+    let min = text.parse().map_err(|_| invalid_size(&field, text))?;
+    let min = size(&field, min)?;
     let terms = terms(meta, min, None, Disruption::Whole)?;
     Ok(Some(GangMembership { name, terms: Some(terms) }))
 }
 
-fn size(text: &str) -> Result<u32, String> {
-    let size = text.parse().ok().filter(|size| SIZES.contains(size));
-    size.ok_or_else(|| {
-        let (least, most) = (SIZES.start(), SIZES.end());
-        format!("{text:?} is no size of a gang; write a number from {least} to {most}")
-    })
+fn label_field(key: &str) -> String {
+    format!("metadata.labels[{key}]")
+}
+
+fn size(field: &str, size: i64) -> Result<u32, Problem> {
+    let valid = u32::try_from(size).ok().filter(|size| SIZES.contains(size));
+    valid.ok_or_else(|| invalid_size(field, &size.to_string()))
+}
+
+fn invalid_size(field: &str, text: &str) -> Problem {
+    let (least, most) = (SIZES.start(), SIZES.end());
+    Problem::new(field, format!("must be an integer from {least} to {most} (got {text:?})"))
 }
 
 /// The terms of a gang, including annotations.
@@ -70,16 +77,18 @@ fn terms(
     topology: Option<GangTopology>,
     disruption: Disruption,
 ) -> Result<GangTerms, Problem> {
-    let at = |key: &str, text: String| Problem::new(format!("metadata.annotations[{key}]"), text);
-    let annotated = meta::annotation(meta, GANG_TOPOLOGY).map(self::topology).transpose();
-    let annotated = annotated.map_err(|text| at(GANG_TOPOLOGY, text))?;
-    let timeout_ms = meta::annotation(meta, GANG_TIMEOUT).map(timeout_ms).transpose();
-    let timeout_ms = timeout_ms.map_err(|text| at(GANG_TIMEOUT, text))?;
+    let field = |key: &str| format!("metadata.annotations[{key}]");
+    let annotated = meta::annotation(meta, GANG_TOPOLOGY);
+    let annotated =
+        annotated.map(|text| self::topology(&field(GANG_TOPOLOGY), text)).transpose()?;
+    let timeout_ms = meta::annotation(meta, GANG_TIMEOUT);
+    let timeout_ms =
+        timeout_ms.map(|text| self::timeout_ms(&field(GANG_TIMEOUT), text)).transpose()?;
     if let (Some(one), Some(other)) = (&topology, &annotated)
         && one != other
     {
-        let text = format!("the spec asks for {:?} already; drop this annotation", one.key);
-        return Err(at(GANG_TOPOLOGY, text));
+        let text = format!("conflicts with the spec, which has {:?}; remove one of them", one.key);
+        return Err(Problem::new(field(GANG_TOPOLOGY), text));
     }
     Ok(GangTerms {
         min,
@@ -90,22 +99,22 @@ fn terms(
 }
 
 /// `KEY` or `KEY,preferred`.
-fn topology(text: &str) -> Result<GangTopology, String> {
+fn topology(field: &str, text: &str) -> Result<GangTopology, Problem> {
     let (key, how) = text.split_once(',').unwrap_or((text, "required"));
     let required = match how {
         "required" => true,
         "preferred" => false,
-        other => return Err(format!("{other:?} is unknown; write required or preferred")),
+        other => return Err(Problem::unknown(field, other, "required or preferred")),
     };
     if key.is_empty() || key.contains(char::is_whitespace) {
-        let such = "such as topology.kubernetes.io/zone";
-        return Err(format!("{key:?} is no label of nodes; write its key, {such}"));
+        let text = format!("invalid node label key {key:?} (e.g. topology.kubernetes.io/zone)");
+        return Err(Problem::new(field, text));
     }
     Ok(GangTopology { key: key.into(), required })
 }
 
 /// `90s`, `10m`, `1h30m`.
-fn timeout_ms(text: &str) -> Result<i64, String> {
+fn timeout_ms(field: &str, text: &str) -> Result<i64, Problem> {
     let parse = || {
         let mut seconds: i64 = 0;
         let mut number = String::new();
@@ -126,7 +135,8 @@ fn timeout_ms(text: &str) -> Result<i64, String> {
         }
         (number.is_empty() && TIMEOUT_S.contains(&seconds)).then_some(seconds * 1000)
     };
-    parse().ok_or_else(|| format!("{text:?} is no time; write 1s to 168h, such as 10m or 1h30m"))
+    let invalid = || format!("invalid duration {text:?}; use 1s to 168h (e.g. 10m or 1h30m)");
+    parse().ok_or_else(|| Problem::new(field, invalid()))
 }
 
 /// The fields that both versions of PodGroup have.
@@ -143,25 +153,24 @@ where
 {
     let meta = object.metadata();
     let min = match (group.gang, group.basic) {
-        (Some(min), false) => match u32::try_from(min).ok().filter(|min| SIZES.contains(min)) {
-            Some(min) => min,
-            None => {
-                let text = format!("{min} is no size of a gang; write {SIZES:?}");
-                return Err(Problem::new("spec.schedulingPolicy.gang.minCount", text));
-            }
-        },
+        (Some(min), false) => size("spec.schedulingPolicy.gang.minCount", min.into())?,
         // Its pods do not wait for each other, but they may still want to be near.
         (None, true) => 1,
-        _ => return Err(Problem::new("spec.schedulingPolicy", "write one of basic and gang")),
+        _ => {
+            return Err(Problem::new(
+                "spec.schedulingPolicy",
+                "must have exactly one of basic and gang",
+            ));
+        }
     };
     let topology = match group.topology.as_slice() {
         [] => None,
         [key] => {
             let field = "spec.schedulingConstraints.topology[0].key";
-            Some(self::topology(key).map_err(|text| Problem::new(field, text))?)
+            Some(self::topology(field, key)?)
         }
         _ => {
-            let text = "has several keys; members can be near by one, keep that";
+            let text = "must have at most one key";
             return Err(Problem::new("spec.schedulingConstraints.topology", text));
         }
     };
@@ -272,7 +281,9 @@ impl Lower for PodGroup {
             None => Ok(None),
             Some(DisruptionMode { single: Some(_), all: None }) => Ok(Some(Disruption::Single)),
             Some(DisruptionMode { single: None, all: Some(_) }) => Ok(Some(Disruption::Whole)),
-            Some(_) => Err(Problem::new("spec.disruptionMode", "write one of single and all")),
+            Some(_) => {
+                Err(Problem::new("spec.disruptionMode", "must have exactly one of single and all"))
+            }
         };
         let topology = spec.scheduling_constraints.iter().flat_map(|one| &one.topology);
         let lowered = disruption.and_then(|disruption| {
@@ -330,22 +341,25 @@ mod tests {
         let size = |text: &str| json!({ GANG: "train", GANG_SIZE: text });
         for text in ["", "0", "-1", "many", "10001", "2.0"] {
             let error = pod(size(text), json!({}), Value::Null).unwrap_err();
-            assert!(error.contains(GANG_SIZE) && error.contains("write a number"), "{error}");
+            assert!(
+                error.contains(GANG_SIZE) && error.contains("must be an integer from 1 to 10000"),
+                "{error}"
+            );
         }
         for text in ["", "10", "m", "0s", "169h", "1d", "-5m", "99999999999999999999h"] {
             let error = pod(size("2"), json!({ GANG_TIMEOUT: text }), Value::Null).unwrap_err();
-            assert!(error.contains(GANG_TIMEOUT) && error.contains("such as 10m"), "{error}");
+            assert!(error.contains(GANG_TIMEOUT) && error.contains("invalid duration"), "{error}");
         }
-        for (text, remedy) in [("", "such as"), ("a b", "such as"), ("zone,maybe", "preferred")] {
+        for (text, remedy) in [("", "e.g."), ("a b", "e.g."), ("zone,maybe", "preferred")] {
             let error = pod(size("2"), json!({ GANG_TOPOLOGY: text }), Value::Null).unwrap_err();
             assert!(error.contains(GANG_TOPOLOGY) && error.contains(remedy), "{error}");
         }
         let error = pod(json!({ GANG: "train" }), json!({}), Value::Null).unwrap_err();
-        assert!(error.contains("is missing; write how many"), "{error}");
+        assert!(error.contains("is required"), "{error}");
         let error = pod(json!({ GANG_SIZE: "2" }), json!({}), Value::Null).unwrap_err();
-        assert!(error.contains(&format!("into {GANG}")), "{error}");
+        assert!(error.contains(&format!("requires the label {GANG}")), "{error}");
         let both = pod(size("2"), json!({}), json!({ "podGroupName": "g" })).unwrap_err();
-        assert!(both.contains("drop this label"), "{both}");
+        assert!(both.contains("remove one of them"), "{both}");
     }
 
     fn of_1_36(spec: Value) -> Result<GangTerms, String> {

@@ -108,7 +108,7 @@ impl Actor {
                 // Settled pods leave the list with the next renewal.
                 Err(AnnounceError::Full { .. }) => tokio::time::sleep(LOOK_AGAIN / 10).await,
                 Err(AnnounceError::Lost(why)) => {
-                    debug!(%why, "cannot announce bindings: the term is over");
+                    debug!(%why, "cannot announce bindings: no longer the leader");
                     return self.send(Back::Lost);
                 }
             }

@@ -20,8 +20,8 @@ use crate::port::{Limits, Port, listen};
 use crate::webhook::{ContextFeed, Settings, SettingsError, Webhook, follow};
 
 /// What is awaited before the process is ready.
-const CERTIFICATE: &str = "the certificate of the port with TLS";
-const CONTEXT: &str = "what the webhook knows of the cluster";
+const CERTIFICATE: &str = "the serving certificate";
+const CONTEXT: &str = "the webhook's caches to sync";
 
 /// How the port with TLS is served.
 #[derive(Clone, Debug)]

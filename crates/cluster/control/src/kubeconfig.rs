@@ -122,7 +122,7 @@ pub async fn connect(access: &Access) -> Result<Connection, ConnectError> {
         return Err(ConnectError::Server {
             origin: access.server.as_ref().map_or(context, |_| "--server".to_owned()),
             address: config.cluster_url.to_string(),
-            cause: "no scheme http or https".to_owned(),
+            cause: "must start with http:// or https://".to_owned(),
         });
     }
     if let Some(user) = &access.impersonate {
@@ -178,7 +178,7 @@ fn files(access: &Access) -> Result<Found, ConnectError> {
         paths.push(home.join(".kube").join("config"));
         "nothing at"
     } else {
-        "nothing at what KUBECONFIG names,"
+        "no file of KUBECONFIG exists:"
     };
     merged(&paths, of)
 }
@@ -268,7 +268,9 @@ async fn from_files(
         KubeconfigError::LoadClusterOfContext(cluster) => choice(
             match access.cluster {
                 Some(_) => format!("no cluster {cluster:?}"),
-                None => format!("no cluster {cluster:?}, which context {name:?} wants"),
+                None => {
+                    format!("context {name:?} refers to cluster {cluster:?}, which does not exist")
+                }
             },
             format!("name one with --cluster-name: {clusters}"),
         ),

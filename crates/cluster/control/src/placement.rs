@@ -19,10 +19,10 @@ pub fn describe(engine: &Engine, binding: &Binding) -> Placement {
         .map(|grant| Grant { resource: grant.resource.to_string(), gpu: grant.gpu });
     let why = match binding.alignment {
         Alignment::Aligned => {
-            "CPUs, memory and devices are on the same NUMA nodes, and the least capacity is stranded"
+            "CPUs, memory and devices are on the same NUMA nodes; the node strands the least capacity"
         }
         Alignment::Misaligned => "no node can take the pod aligned; this one misaligns it least",
-        Alignment::Floating => "nothing is pinned; the least capacity is stranded",
+        Alignment::Floating => "nothing is pinned; the node strands the least capacity",
         Alignment::Unknown => "no node of known topology can take the pod",
     };
     Placement {

@@ -410,7 +410,7 @@ impl Term {
             tokio::select! {
                 biased;
                 why = &mut lost => {
-                    info!(%why, "the term is over");
+                    info!(%why, "no longer the leader");
                     return End::Lost;
                 }
                 Some(back) = backs.recv() => {

@@ -68,33 +68,37 @@ impl Kind {
     }
 }
 
-const OWN_VOLUMES: &str = "where volumes allow pods to go is not known";
-const SPREADING: &str = "pods of one workload may be spread otherwise";
-const SHARES: &str = "turns, and who is held, are told without the shares of teams";
-const OWN: &str = "what Berth was told of headroom, pools and devices is not counted";
-const CLAIMS: &str = "devices that pods claim are not known";
+const OWN_VOLUMES: &str = "node restrictions of volumes are unknown";
+const SPREADING: &str = "default spreading of a workload's pods is not modelled";
+const SHARES: &str = "queue positions and held pods do not take team shares into account";
+const OWN: &str = "Headroom, Pool and Accelerator objects are ignored";
+const CLAIMS: &str = "devices of resource claims are unknown";
 
 /// Everything that placement depends on.
 const KINDS: &[Kind] = &[
     Kind::new("", "nodes", ""),
     Kind::new("", "pods", ""),
-    Kind::new("", "namespaces", "affinity that selects namespaces by label is not known"),
+    Kind::new("", "namespaces", "affinity that selects namespaces by label is ignored"),
     Kind::new("", "resourcequotas", "pods that a quota holds count as waiting for room"),
-    Kind::new("", "limitranges", "what containers get that say nothing is not known"),
+    Kind::new("", "limitranges", "default requests and limits of containers are unknown"),
     Kind::new("", "services", SPREADING),
     Kind::new("", "replicationcontrollers", SPREADING),
     Kind::new("", "persistentvolumes", OWN_VOLUMES),
     Kind::new("", "persistentvolumeclaims", OWN_VOLUMES),
     Kind::new("apps", "replicasets", SPREADING),
     Kind::new("apps", "statefulsets", SPREADING),
-    Kind::new("policy", "poddisruptionbudgets", "evictions may be against budgets"),
-    Kind::new("scheduling.k8s.io", "priorityclasses", "priorities of new pods are not known"),
+    Kind::new(
+        "policy",
+        "poddisruptionbudgets",
+        "suggested evictions may violate PodDisruptionBudgets",
+    ),
+    Kind::new("scheduling.k8s.io", "priorityclasses", "priorities of new pods are unknown"),
     Kind {
         versions: &["v1beta1", "v1alpha2"],
-        ..Kind::new("scheduling.k8s.io", "podgroups", "gangs of PodGroups are not known")
+        ..Kind::new("scheduling.k8s.io", "podgroups", "gangs of PodGroups are ignored")
     },
     Kind::new("storage.k8s.io", "storageclasses", OWN_VOLUMES),
-    Kind::new("storage.k8s.io", "csinodes", "how many volumes nodes can attach is not known"),
+    Kind::new("storage.k8s.io", "csinodes", "volume limits of nodes are unknown"),
     Kind::new("storage.k8s.io", "csidrivers", OWN_VOLUMES),
     Kind::new("storage.k8s.io", "csistoragecapacities", OWN_VOLUMES),
     Kind::new("storage.k8s.io", "volumeattachments", "volumes still attached are not counted"),
@@ -104,14 +108,14 @@ const KINDS: &[Kind] = &[
     Kind::new("resource.k8s.io", "resourceslices", CLAIMS),
     Kind {
         versions: &["v1alpha2"],
-        missing: "where CPUs and GPUs of nodes are is known from labels only",
+        missing: "the NUMA layout of nodes is known only from their labels",
         ..Kind::new(
             "topology.node.k8s.io",
             "noderesourcetopologies",
-            "where CPUs and GPUs of nodes are is known from labels only",
+            "the NUMA layout of nodes is known only from their labels",
         )
     },
-    Kind::new("karpenter.sh", "nodepools", "which pools can grow is not known"),
+    Kind::new("karpenter.sh", "nodepools", "pools that can grow are unknown"),
     Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "teams", SHARES) },
     Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "headrooms", OWN) },
     Kind { versions: &[crd::VERSION], ..Kind::new(crd::GROUP, "pools", OWN) },
@@ -151,7 +155,7 @@ pub enum SnapshotError {
     },
     /// The server does not know who asks.
     #[error(
-        "{origin} does not accept who asks (401): {said}; log in again, or choose another user with \
+        "{origin} authentication failed (401): {said}; log in again, or choose another user with \
          --user or --context"
     )]
     Unauthorized {

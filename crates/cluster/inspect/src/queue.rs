@@ -120,9 +120,10 @@ impl<S: Source> Inspection<'_, S> {
         let mut notes = self.doubts();
         let others = pods.iter().filter(|pod| !pod.scheduled_by_berth).count();
         if others > 0 {
+            let (pods, use_, their) =
+                if others == 1 { ("pod", "uses", "its") } else { ("pods", "use", "their") };
             notes.push(format!(
-                "{others} of these pods are scheduled by others, not by Berth: position and reason are what \
-                 Berth would say"
+                "{others} {pods} {use_} another scheduler: {their} position and reason show what Berth would do"
             ));
         }
         if reasons.is_full() {

@@ -584,8 +584,8 @@ fn certainty(node: &NodeReport, style: Style, text: &mut String) {
         holders.map(|holder| holder.evidence).chain(node.pods.iter().map(|one| one.place.evidence));
     match node.inside {
         Insight::Unknown => note(
-            "the topology is unknown: export a NodeResourceTopology, or set the label \
-             berth.dev/numa-nodes and its kin",
+            "the topology is unknown: run the node agent, export a NodeResourceTopology, or set the label \
+             berth.dev/numa-nodes",
         ),
         Insight::Doubted => note(
             "a pod runs here that the kubelet, as the node describes it, would have rejected: which pod \

@@ -593,20 +593,20 @@ fn explains_parts_of_gpus() {
         (
             slices,
             need(40),
-            "0 of 2 nodes fit. 2 nodes: 40Gi of a GPU requested, the largest part is \
+            "0 of 2 nodes fit. 2 nodes: 40Gi of a GPU requested, but the largest device is \
              nvidia.com/mig-1g.10gb with 8533Mi and 14.2%. Would fit: on h100-000000 with 8533Mi \
              of a GPU instead of 40Gi.",
         ),
         (
             taken,
             need(5),
-            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU requested, all large enough parts are allocated. \
+            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU requested, but all devices large enough are allocated. \
              Would fit: if serving/pod-00000004 (priority 0) left h100-000001.",
         ),
         (
             no_gpus,
             need(5),
-            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU requested, no GPU of known size.",
+            "0 of 2 nodes fit. 2 nodes: 5Gi of a GPU requested, but the GPUs' memory is unknown.",
         ),
     ]);
 }

@@ -239,8 +239,8 @@ fn what_a_team_does_not_lend_stays_idle() {
     let decisions = cluster.settle();
     assert_eq!(decisions[5..], ["hold 6", "hold 7", "hold 8"], "{decisions:?}");
     let text = render(&cluster.watched.engine.explain(&pods[7].uid, 0).unwrap());
-    let want = "it requests 1 GPUs beyond its guarantee. Of 8 GPUs, 8 GPUs are used, or \
-                idle and not lent by b 3 GPUs. Let one of them lend more.";
+    let want = "it requests 1 GPUs beyond its guarantee. Of 8 GPUs, 8 GPUs are in use, or \
+                idle and not lent by b 3 GPUs. Raise the lend limit of one of them.";
     assert!(text.ends_with(want), "{text}");
     let own = cluster.create_many(&spec("b", 0, 1), 3);
     cluster.settle();

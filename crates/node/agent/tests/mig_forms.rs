@@ -137,7 +137,7 @@ fn configurations_of_mig_parted_are_read_by_name() {
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: all\n    mig-enabled: false\n    mig-slices: 3\n",
             None,
-            "the field is unknown",
+            "unknown field",
         ),
         (
             "version: v1\nmig-configs:\n  a:\n  - devices: all\n    mig-enabled: true\n    mig-devices: {1g.5gb: 4294967295}\n",

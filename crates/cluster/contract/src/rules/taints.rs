@@ -42,7 +42,7 @@ pub(crate) static SYSTEM_ON_GPU_NODES: Rule = Rule {
     name: "system-on-gpu-nodes",
     topic: Topic::Placement,
     severity: Severity::Warning,
-    summary: "DaemonSets that GPUs do not need do not run on GPU nodes.",
+    summary: "DaemonSets not needed on GPU nodes do not run there.",
     why: "Every agent takes CPUs and memory from the GPUs' sockets, on each of the most expensive \
           nodes.",
     remedy: "Remove the toleration. If GPU nodes need the agent, ignore the rule with \

@@ -47,7 +47,7 @@ impl Generation {
         let expires = now.saturating_add(LIFE_HOURS.hours());
         let (begins, expires) = match (begins, expires) {
             (Ok(begins), Ok(expires)) => (begins, expires),
-            _ => return Err(failed("the clock is beyond all times".to_owned())),
+            _ => return Err(failed("the system clock is out of range".to_owned())),
         };
         let made = sign(names, begins, expires).map_err(|error| failed(error.to_string()))?;
         let (ca, certificate, key) = made;

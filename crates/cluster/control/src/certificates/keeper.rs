@@ -138,7 +138,7 @@ impl Keeper {
             let rest = match self.look().await {
                 Ok(()) => self.source.period(),
                 Err(error) => {
-                    tracing::warn!(%error, "the certificate could not be looked after");
+                    tracing::warn!(%error, "could not check or renew the certificate; retrying");
                     RETRY
                 }
             };

@@ -93,7 +93,7 @@ impl ContextFeed {
         }
         for object in all {
             if let Err(error) = self.put(object) {
-                tracing::warn!(%error, "an object is left out of what the webhook knows");
+                tracing::warn!(%error, "cannot read object; the webhook ignores it");
             }
         }
     }
@@ -113,7 +113,7 @@ impl ContextFeed {
             tokio::time::sleep(PERIOD).await;
             let feed = self.clone();
             if tokio::task::spawn_blocking(move || feed.refresh()).await.is_err() {
-                tracing::error!("what the webhook knows could not be made anew");
+                tracing::error!("could not refresh the webhook's cache; using the previous one");
             }
         }
     }

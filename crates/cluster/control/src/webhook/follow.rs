@@ -76,7 +76,7 @@ async fn follow_one(
             }
             Ok(watcher::Event::Apply(object)) => {
                 if let Err(error) = feed.put(json(&object)) {
-                    tracing::warn!(%error, "an object is left out of what the webhook knows");
+                    tracing::warn!(%error, "cannot read object; the webhook ignores it");
                 }
             }
             Ok(watcher::Event::Delete(object)) => {

@@ -188,7 +188,7 @@ impl Parts {
         match patch::json_patch(sent, &fixes) {
             Ok(operations) => Answer::allowed("changed").patch(&Value::Array(operations)),
             Err(error) => {
-                tracing::warn!(%error, object = %object.reference, "a change has no place");
+                tracing::warn!(%error, object = %object.reference, "could not build the patch; the object is admitted unchanged");
                 Answer::allowed("unchanged")
             }
         }
@@ -252,7 +252,7 @@ async fn respond(
         let parts = webhook.0.clone();
         let _turn = parts.large.acquire().await;
         let task = tokio::task::spawn_blocking(move || answer(&webhook, &body));
-        task.await.unwrap_or_else(|_| Err("the review could not be looked at".to_owned()))
+        task.await.unwrap_or_else(|_| Err("internal error while reviewing the object".to_owned()))
     } else {
         answer(&webhook, &body)
     };

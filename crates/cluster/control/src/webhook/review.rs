@@ -43,7 +43,7 @@ fn kind_of<'de, D: serde::Deserializer<'de>>(from: D) -> Result<String, D::Error
 impl Review {
     pub(super) fn read(body: &[u8]) -> Result<Request, String> {
         let review: Self = serde_json::from_slice(body)
-            .map_err(|error| format!("the body is no AdmissionReview: {error}"))?;
+            .map_err(|error| format!("the body is not an AdmissionReview: {error}"))?;
         let header = (review.api_version.as_str(), review.kind.as_str());
         if header != ("admission.k8s.io/v1", "AdmissionReview") {
             return Err(format!(

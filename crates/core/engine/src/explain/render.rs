@@ -122,13 +122,13 @@ fn held(team: &str, by: &HeldBy) -> String {
                 by.iter().map(|(team, idle)| format!("{} {}", name(team), show(*idle))).collect();
             let start = format!(
                 "Held by its team's share; more nodes would not help: it requests {} beyond its \
-                 guarantee. Of {}, {} are used, or idle and not lent",
+                 guarantee. Of {}, {} are in use, or idle and not lent",
                 show(*asked),
                 show(*capacity),
                 show(*kept)
             );
             let rest = |left: usize| format!("{} more", count(left, "team"));
-            let end = ". Let one of them lend more.";
+            let end = ". Raise the lend limit of one of them.";
             fill(&format!("{start} by "), &keepers, ", ", end, LENGTH_MAX_BYTES - 1, rest)
         }
     }
@@ -303,16 +303,16 @@ fn cause(cause: &Cause) -> String {
         Cause::TooManyPods => "too many pods".to_owned(),
         Cause::Short(all) => list(all, shortage),
         Cause::NoOffer { need: one, largest: None } => {
-            format!("{} of a GPU requested, no GPU of known size", need(one))
+            format!("{} of a GPU requested, but the GPUs' memory is unknown", need(one))
         }
         Cause::NoOffer { need: one, largest: Some(largest) } => {
             let (resource, memory) = (name(largest.resource.as_str()), bytes(largest.memory_bytes));
             let share = share(largest.compute_milli);
             let largest = format!("{resource} with {memory} and {share}");
-            format!("{} of a GPU requested, the largest part is {largest}", need(one))
+            format!("{} of a GPU requested, but the largest device is {largest}", need(one))
         }
         Cause::OffersTaken { need: one } => {
-            format!("{} of a GPU requested, all large enough parts are allocated", need(one))
+            format!("{} of a GPU requested, but all devices large enough are allocated", need(one))
         }
         Cause::Spread { key, domain, skew, max_skew } => {
             let domain = domain.as_ref().map_or("it".to_owned(), |domain| name(domain));

@@ -40,7 +40,7 @@ impl Metrics {
             alignment: to.series(
                 "alignment",
                 ["namespace", "pod", "verdict"],
-                "Alignment of a GPU pod: 1 for its verdict",
+                "1 for the current alignment of a GPU pod",
             ),
             distance: to.series(
                 "alignment_distance",
