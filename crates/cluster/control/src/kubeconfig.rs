@@ -360,7 +360,8 @@ contexts: [{name: prod, context: {cluster: fleet, user: ''}}]
         assert!(said.contains(&path.display().to_string()), "{said}");
         let context = Some("stale".to_owned());
         let said = rejected(Access { context, ..access.clone() }).await;
-        assert!(said.contains("no cluster \"gone\", which context \"stale\" wants"), "{said}");
+        let expected = "context \"stale\" refers to cluster \"gone\", which does not exist";
+        assert!(said.contains(expected), "{said}");
         let user = Some("root".to_owned());
         let said = rejected(Access { user, ..access.clone() }).await;
         assert!(said.contains("no user \"root\""), "{said}");

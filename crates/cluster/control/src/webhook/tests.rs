@@ -225,8 +225,8 @@ fn whatever_is_no_review_is_an_error_with_a_reason() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let deep = format!(r#"{{"request":{{"uid":"u","kind":{{"kind":"Pod"}},"object":{deep}}}}}"#);
     let cases: Vec<(&[u8], &str)> = vec![
-        (b"", "no AdmissionReview"),
-        (b"\xff\xfe{", "no AdmissionReview"),
+        (b"", "not an AdmissionReview"),
+        (b"\xff\xfe{", "not an AdmissionReview"),
         (b"{\"apiVersion\":\"v1\",\"kind\":\"Pod\"}", "send an AdmissionReview"),
         (b"{\"apiVersion\":\"admission.k8s.io/v1\",\"kind\":\"AdmissionReview\"}", "no request"),
         (b"{\"apiVersion\":\"admission.k8s.io/v1beta1\",\"kind\":\"AdmissionReview\"}", "v1"),
