@@ -106,11 +106,11 @@ async fn kinds_that_are_not_there_are_passed_over() {
     assert!(paths.contains_key("/apis/scheduling.k8s.io/v1alpha2/podgroups"), "the older will do");
     assert_eq!(snapshot.gaps.len(), 1, "{:?}", snapshot.gaps);
     assert!(snapshot.gaps[0].contains("noderesourcetopologies"), "{:?}", snapshot.gaps);
-    assert!(snapshot.gaps[0].contains("from labels only"), "{:?}", snapshot.gaps);
+    assert!(snapshot.gaps[0].contains("known only from their labels"), "{:?}", snapshot.gaps);
 }
 
 #[tokio::test]
-async fn what_may_not_be_listed_is_told_with_what_that_means() {
+async fn kinds_that_may_not_be_listed_are_reported_with_the_consequence() {
     let (client, _) = api(|path, _| {
         Some(match path {
             "/api/v1/resourcequotas" => status(403, "Forbidden", "no"),
@@ -122,7 +122,11 @@ async fn what_may_not_be_listed_is_told_with_what_that_means() {
     let gaps = taken(&client).await.unwrap().gaps;
     assert_eq!(gaps.len(), 3, "{gaps:?}");
     assert!(gaps[0].starts_with("you may not list resourcequotas: pods that a quota holds"));
-    assert!(gaps[1].starts_with("you may not list replicasets.apps, statefulsets.apps: pods of"));
+    assert!(
+        gaps[1].starts_with(
+            "you may not list replicasets.apps, statefulsets.apps: default spreading of"
+        )
+    );
     assert!(gaps[2].starts_with("the server did not list (error 500) poddisruptionbudgets.policy"));
 }
 
