@@ -436,5 +436,5 @@ fn berth_is_known_by_what_it_wrote_whatever_scheduler_name_it_serves() {
         assert!(text.contains(shown), "{text}");
     }
     let queue = scene.inspect().queue(&QueueFilter::default());
-    assert_eq!(queue.notes.iter().filter(|note| note.contains("1 of these pods")).count(), 1);
+    assert_eq!(queue.notes.iter().filter(|note| note.contains("1 pod uses another")).count(), 1);
 }

@@ -253,11 +253,11 @@ fn an_impossible_field_is_reported_with_its_position() {
             exported(
                 "zones: [{name: node-0, type: Node, resources: [{name: cpu, capacity: 9M}]}]\n",
             ),
-            "dump.yaml:14:8: NodeResourceTopology a: zones: 9000000 CPUs are more than the 1024",
+            "dump.yaml:14:8: NodeResourceTopology a: zones: 9000000 CPUs exceed the supported 1024",
         ),
         (
             node(8, "").replace("labels: {", "labels: {berth.dev/numa-nodes: two, "),
-            "dump.yaml:5:34: Node a: metadata.labels[berth.dev/numa-nodes]: \"two\" is no number",
+            "dump.yaml:5:34: Node a: metadata.labels[berth.dev/numa-nodes]: \"two\" is not an integer",
         ),
         (
             node(8, "") + &node(8, ""),
